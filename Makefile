@@ -1,0 +1,36 @@
+# `make demo` and `make test` work on a fresh machine: each makes .venv and installs all that it needs.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+CODE := $(wildcard src tests benchmarks examples dev)
+
+.PHONY: demo test lint types pytest install clean
+
+demo: $(READY)
+	$(BIN)/python examples/digits.py
+
+test: lint types pytest
+
+lint: $(READY)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+types: $(READY)
+	$(BIN)/mypy $(CODE)
+
+# One torch thread for each worker: two workers on two cores do not fight.
+pytest: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+install: $(READY)
+
+# The constraints pin torch, so that nothing that is installed later can bring another one.
+$(READY): pyproject.toml constraints.txt $(wildcard dev/torchvision_cpu.*)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,dev]'
+	cp dev/torchvision_cpu.* "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	touch $@
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache
