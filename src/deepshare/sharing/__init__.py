@@ -1,0 +1,1 @@
+"""The method: a model in, a model with shared gates out."""

@@ -1,0 +1,97 @@
+"""Split a budget of gates over groups, in whole prototype channels."""
+
+import math
+from collections.abc import Sequence
+
+from deepshare.errors import BudgetError
+
+
+def parse(budget: int | str, neurons: int) -> int:
+    """A budget as a number of gates: a count (6000, "6,000") or a share of all ReLUs ("1.2%").
+
+    Raises:
+        BudgetError: It is neither, or not between 1 and the number of ReLUs.
+    """
+    if isinstance(budget, str):
+        text = budget.strip().replace(",", "").replace("_", "")
+        try:
+            gates = math.floor(float(text[:-1]) * neurons / 100 + 1e-9) if text.endswith("%") else int(text)
+        except (ValueError, OverflowError):
+            raise BudgetError(
+                f"budget {budget!r} is not a number: give a count such as 6000 or a share such as 1.2%"
+            ) from None
+    elif isinstance(budget, int) and not isinstance(budget, bool):
+        gates = budget
+    else:
+        raise BudgetError(
+            f"budget {budget!r} is not a whole number: give a count such as 6000 or a share such as '1.2%'"
+        )
+    if gates < 1:
+        raise BudgetError(f"budget {budget} is no gate at all: give at least 1")
+    if gates > neurons:
+        raise BudgetError(f"budget {gates:,} is above the {neurons:,} ReLUs of the network: give at most that")
+    return gates
+
+
+def split(units: Sequence[int], caps: Sequence[int], weights: Sequence[float], budget: int) -> list[int]:
+    """Split a budget over groups in proportion to their weights.
+
+    Whole channels, at least one and at most `caps` a group, never above the budget. What a capped group leaves goes to
+    the others, and what rounding leaves goes, channel by channel, to the group that is furthest below its share (or least
+    above it), so that in the end less is left than the cheapest channel that is still free.
+
+    Args:
+        units: Gates of one prototype channel, for each group.
+        caps: Channels of each group.
+        weights: Any non-negative numbers.
+        budget: Gates to spend.
+
+    Returns:
+        Prototype channels of each group.
+
+    Raises:
+        BudgetError: The budget is below one channel in every group, or a weight is negative or not a number.
+
+    Example:
+        >>> split(units=[1024, 256, 64, 16], caps=[64, 128, 256, 512], weights=[64, 32, 16, 8], budget=6000)
+        [3, 6, 13, 35]
+    """
+    minimum = sum(units)
+    if budget < minimum:
+        raise BudgetError(
+            f"budget {budget:,} is below the minimum of {minimum:,} gates, one prototype channel in each of "
+            f"{len(units)} groups: give at least {minimum:,}"
+        )
+    if any(not math.isfinite(weight) or weight < 0 for weight in weights):
+        raise BudgetError("a weight is negative or not a number: give a finite weight of 0 or more for every site")
+    shares = _shares(units, caps, weights, budget)
+    counts = [max(1, math.floor(share + 1e-9)) for share in shares]
+    left = budget - sum(unit * count for unit, count in zip(units, counts, strict=True))
+    while free := [g for g, count in enumerate(counts) if count < caps[g] and units[g] <= left]:
+        chosen = max(free, key=lambda g: (1 - counts[g] / shares[g], -units[g], -g))
+        counts[chosen] += 1
+        left -= units[chosen]
+    return counts
+
+
+def _shares(units: Sequence[int], caps: Sequence[int], weights: Sequence[float], budget: int) -> list[float]:
+    """Channels of each group before rounding: proportional, and clipped to [1, cap] with the rest shared again.
+
+    Clipping moves what is left in one direction or the other; the side that moves more is settled first, which is the
+    order in which water-filling with two bounds ends after at most one pass per group.
+    """
+    shares: dict[int, float] = {}
+    while len(shares) < len(units):
+        open_groups = [g for g in range(len(units)) if g not in shares]
+        left = budget - sum(units[g] * share for g, share in shares.items())
+        total = sum(weights[g] for g in open_groups)
+        wanted = {g: left * weights[g] / total / units[g] if total else 1.0 for g in open_groups}
+        clipped = {g: min(max(want, 1.0), float(caps[g])) for g, want in wanted.items()}
+        excess = sum((clipped[g] - wanted[g]) * units[g] for g in open_groups)
+        settled = {
+            g: clipped[g]
+            for g in open_groups
+            if (excess > 0 and clipped[g] > wanted[g]) or (excess < 0 and clipped[g] < wanted[g])
+        }
+        shares |= settled or clipped
+    return [shares[g] for g in range(len(units))]

@@ -1,0 +1,157 @@
+"""Turn a network into one that shares its gates."""
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+
+from deepshare.errors import UnsupportedModelError
+from deepshare.sharing.gates import GateCell, SharedReLU
+from deepshare.sharing.observe import observe
+from deepshare.sharing.plan import Plan
+from deepshare.sharing.sites import Place, Site, Sites, find_sites
+from deepshare.sharing.trace import rewrite
+
+Make = Callable[[Site], nn.Module]
+
+
+def share(
+    model: nn.Module,
+    plan: Plan,
+    *,
+    start: Literal["identity", "uniform"] = "identity",
+    generator: torch.Generator | None = None,
+) -> nn.Module:
+    """Make a copy of a model whose ReLUs share their gates as planned.
+
+    The copy keeps the weights and the state_dict keys of the model and adds an alpha and a beta for every channel of
+    every site. Its gates are hard; `set_progress` makes them soft for training.
+
+    Args:
+        model: The network that the plan was made for; it is not touched.
+        plan: From `plan`, or loaded from a file.
+        start: Start values of the affine map: alpha 1 and beta 0, or both uniform in [-1, 1].
+        generator: Source of the uniform start values.
+
+    Raises:
+        PlanMismatchError: The plan was made for another model.
+        UnsupportedModelError: A ReLU call cannot be replaced; all such calls are named, each with its cure.
+    """
+    sites = find_sites(model, plan.input_size)
+    plan.check(sites)
+    made = {site.name: module for site, module in _activations(plan)}
+    shared = replace_sites(model, sites, lambda site: made[site.name])
+    if start == "uniform":
+        for module in made.values():
+            module.start_uniform(generator)
+    return shared
+
+
+def _activations(plan: Plan) -> Iterator[tuple[Site, SharedReLU]]:
+    for group in plan.groups:
+        cell = GateCell(len(group.followers))
+        for position, site in enumerate(group.sites):
+            yield (
+                site,
+                SharedReLU(
+                    site.channels,
+                    group.prototypes,
+                    mapping=plan.mapping,
+                    affine=plan.affine,
+                    cell=cell,
+                    position=position,
+                ),
+            )
+
+
+def replace_sites(model: nn.Module, sites: Sites, make: Make) -> nn.Module:
+    """Make a copy of a model in which every ReLU call is a call of a module of its own.
+
+    Args:
+        model: The network; it is not touched.
+        sites: Its sites, from `find_sites`.
+        make: Gives the new module for a site. Where a ReLU works in place on a tensor that is read again, the module's
+            `inplace` is set to True.
+
+    Raises:
+        UnsupportedModelError: A call cannot be replaced; all such calls are named, each with its cure.
+    """
+    result = copy.deepcopy(model)
+    modules = {place.site.name: make(place.site) for place in sites.places}
+    _match(modules.values(), model)
+    for place in sites.places:
+        if place.rewrites:
+            modules[place.site.name].inplace = True
+    problems = list(_trace(result, sites.places, modules))
+    if problems:
+        raise UnsupportedModelError(problems)
+    _swap(result, sites.places, modules)
+    _verify(result, sites, modules)
+    return result
+
+
+def _match(modules: Iterable[nn.Module], model: nn.Module) -> None:
+    """Put new modules into the mode, on the device and in the number format of the model."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    for module in modules:
+        module.train(model.training).to(like.device, like.dtype)
+
+
+def _trace(model: nn.Module, places: Sequence[Place], modules: Mapping[str, nn.Module]) -> Iterator[str]:
+    """Rewrite the callers of all calls that no swap can reach; yields what could not be done."""
+    calls = Counter(place.caller for place in places)
+    callers: defaultdict[str, list[Place]] = defaultdict(list)
+    for place in places:
+        if not place.attributes:
+            callers[place.caller].append(place)
+    for caller, todo in callers.items():
+        path = caller or type(model).__name__
+        if todo[0].runs > 1:
+            yield f"{path}: it runs {todo[0].runs} times in one forward pass: give each run a module of its own"
+            continue
+        new = {place.position: (place.site.name.rpartition(".")[2], modules[place.site.name]) for place in todo}
+        try:
+            rewrite(model.get_submodule(caller), path, new, calls[caller])
+        except UnsupportedModelError as error:
+            yield str(error)
+
+
+def _swap(model: nn.Module, places: Sequence[Place], modules: Mapping[str, nn.Module]) -> None:
+    for place in places:
+        for path in place.attributes:
+            model.set_submodule(path, modules[place.site.name])
+
+
+def _verify(model: nn.Module, sites: Sites, modules: Mapping[str, nn.Module]) -> None:
+    """Converted must equal planned: run the result and see."""
+    seen = observe(model, sites.input_size)
+    ran = [name for name in seen.order if name in modules]
+    left = [call.caller for call in seen.calls if not (call.relu or call.caller) in modules]
+    if ran != list(modules) or left:
+        raise UnsupportedModelError(
+            f"{len(ran)} of {len(modules)} ReLU calls were converted and {len(left)} remain ({', '.join(left) or 'none'}): "
+            "give each ReLU call an nn.ReLU module of its own"
+        )
+
+
+def count_gates(model: nn.Module, input_size: Sequence[int]) -> int:
+    """Count the gates that a model computes for one image: those of its leaders, and of ReLUs that remain.
+
+    They are counted where they happen, by running the model once on a meta copy.
+    """
+    seen = observe(model, input_size)
+    plain = sum(torch.Size(call.shape).numel() for call in seen.calls)
+    shared = {name for name, module in model.named_modules() if isinstance(module, SharedReLU)}
+    return plain + sum(other.comparisons for other in seen.others if other.name in shared)
+
+
+def relu6_to_relu(model: nn.Module) -> nn.Module:
+    """Make a copy of a model with nn.ReLU in the place of every nn.ReLU6, which costs two comparisons for each neuron."""
+    result = copy.deepcopy(model)
+    for path, module in list(result.named_modules(remove_duplicate=False)):
+        if isinstance(module, nn.ReLU6):
+            result.set_submodule(path, nn.ReLU(inplace=module.inplace).train(module.training))
+    return result

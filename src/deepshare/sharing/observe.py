@@ -1,0 +1,226 @@
+"""Run a network once on a meta copy and record every ReLU call, and all else that compares.
+
+Running sees what reading cannot: functions, modules that are called twice, calls in any order. Nothing is computed:
+tensors on the meta device carry shapes only.
+"""
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from deepshare.errors import UnsupportedModelError
+
+# A batch of two tells the batch dimension from a map of height one.
+BATCH = 2
+
+RELU_FUNCTIONS = frozenset({F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_})
+ADD_FUNCTIONS = frozenset({torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__})
+
+# Comparisons for each element of the output.
+_PER_ELEMENT = {
+    "relu6": 2,
+    "hardtanh": 2,
+    "hardswish": 2,
+    "hardsigmoid": 2,
+    "leaky_relu": 1,
+    "prelu": 1,
+    "rrelu": 1,
+    "elu": 1,
+    "selu": 1,
+    "celu": 1,
+    "threshold": 1,
+    "clamp_min": 1,
+    "clamp_max": 1,
+    "maximum": 1,
+    "minimum": 1,
+    **dict.fromkeys(("ge", "gt", "le", "lt", "__ge__", "__gt__", "__le__", "__lt__"), 1),
+}
+_REDUCTIONS = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
+_LOOKS_ONLY = frozenset({"__get__", "size", "dim", "__len__"})
+
+
+@dataclass(frozen=True)
+class Call:
+    """One ReLU call: where it happened and how it can be reached.
+
+    Attributes:
+        caller: Path of the module whose forward made the call ("" is the model itself).
+        relu: Path of the nn.ReLU module that was called; None for a function call.
+        shape: Shape of the input without the batch.
+        rewrites: Whether the call works in place on a tensor that is read again afterwards.
+    """
+
+    caller: str
+    relu: str | None
+    shape: tuple[int, ...]
+    rewrites: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Something else that compares: max-pooling, ReLU6, hard-swish and their like."""
+
+    name: str
+    what: str
+    comparisons: int
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one forward pass did."""
+
+    calls: tuple[Call, ...]
+    others: tuple[Comparison, ...]
+    runs: dict[str, int]
+    adds: frozenset[str]
+    order: tuple[str, ...]
+
+
+def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
+    """Run a meta copy of the model once, in eval mode, and tell what happened.
+
+    Raises:
+        UnsupportedModelError: The model does not run on this input size.
+    """
+    ghost = meta_copy(model).eval()
+    dtype = next((p.dtype for p in ghost.parameters() if p.is_floating_point()), torch.float32)
+    recorder = _Recorder(ghost)
+    size = check_input_size(input_size)
+    try:
+        with torch.no_grad(), torch.device("meta"), recorder:
+            ghost(torch.empty(BATCH, *size, dtype=dtype, device="meta"))
+    except UnsupportedModelError:
+        raise
+    except Exception as error:
+        shape = "x".join(map(str, size))
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not run on an input of size {shape} ({reason}): "
+            "give the input size that the network was built for"
+        ) from error
+    return recorder.observation()
+
+
+def check_input_size(input_size: Sequence[int]) -> tuple[int, ...]:
+    """The input size as a tuple of positive whole numbers, without the batch."""
+    size = tuple(input_size)
+    if not 1 <= len(size) <= 3 or not all(isinstance(n, int) and n > 0 for n in size):
+        raise UnsupportedModelError(
+            f"input size {size} is not one of (channels, height, width) or (features,): "
+            "leave the batch out and give positive whole numbers, such as (3, 32, 32)"
+        )
+    return size
+
+
+def meta_copy(model: nn.Module) -> nn.Module:
+    """A copy of the model on the meta device, made without copying a single weight."""
+    memo: dict[int, Any] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        ghost = tensor.detach().to("meta")
+        memo[id(tensor)] = nn.Parameter(ghost, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else ghost
+    return copy.deepcopy(model, memo)
+
+
+class _Recorder(TorchFunctionMode):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.names = {module: name for name, module in model.named_modules()}
+        self.stack: list[nn.Module] = []
+        self.runs: Counter[str] = Counter()
+        self.order: list[str] = []
+        self.adds: set[str] = set()
+        self.calls: list[tuple[str, str | None, tuple[int, ...]]] = []
+        self.others: list[Comparison] = []
+        self.rewritten: dict[int, tuple[Tensor, int]] = {}
+        self.rereads: set[int] = set()
+        for module in self.names:
+            module.register_forward_pre_hook(self._enter)
+            module.register_forward_hook(self._leave)
+
+    def observation(self) -> Observation:
+        calls = tuple(Call(*call, rewrites=i in self.rereads) for i, call in enumerate(self.calls))
+        return Observation(calls, tuple(self.others), dict(self.runs), frozenset(self.adds), tuple(self.order))
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        self.stack.append(module)
+        self.runs[self.names[module]] += 1
+        self.order.append(self.names[module])
+
+    def _leave(self, *_: Any) -> None:
+        self.stack.pop()
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if self.rewritten and name not in _LOOKS_ONLY:
+            self._note_rereads(args, kwargs)
+        if func in RELU_FUNCTIONS:
+            return self._relu(func, *args, **kwargs)
+        result = func(*args, **kwargs)
+        if func in ADD_FUNCTIONS and sum(isinstance(a, Tensor) and a.dim() >= 3 for a in args) == 2:
+            self.adds.add(self._caller())
+        elif isinstance(result, Tensor | tuple):
+            self._note_comparison(name.rstrip("_") if not name.startswith("__") else name, args, kwargs, result)
+        return result
+
+    def _caller(self) -> str:
+        return self.names[self.stack[-1]]
+
+    def _relu(self, func: Any, x: Tensor, inplace: bool = False) -> Tensor:
+        inside = bool(self.stack) and isinstance(self.stack[-1], nn.ReLU)
+        relu = self._caller() if inside else None
+        callers = self.stack[:-1] if inside else self.stack
+        if x.shape[0] != BATCH:
+            raise UnsupportedModelError(
+                f"{relu or self._caller()}: its ReLU sees a tensor of shape {tuple(x.shape)} whose first dimension is not "
+                "the batch: keep the batch first"
+            )
+        if inplace or func in (torch.relu_, Tensor.relu_):
+            # The model goes on with a fresh tensor, so whoever touches the old one reads what ReLU wrote there.
+            self.rewritten[x.untyped_storage()._cdata] = (x, len(self.calls))
+        self.calls.append((self.names[callers[-1]] if callers else "", relu, tuple(x.shape[1:])))
+        return torch.empty_like(x)
+
+    def _note_rereads(self, args: Any, kwargs: Any) -> None:
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+                seen = self.rewritten.get(leaf.untyped_storage()._cdata)
+                if seen is not None:
+                    self.rereads.add(seen[1])
+
+    def _note_comparison(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        count = sum(_comparisons(name, args, kwargs, result))
+        if count:
+            bounded = name == "hardtanh" and self.stack and isinstance(self.stack[-1], nn.ReLU6)
+            self.others.append(Comparison(self._caller(), "relu6" if bounded else name.strip("_"), count // BATCH))
+
+
+def _comparisons(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Iterator[int]:
+    """Comparisons that one call makes, by the elements of its output or input."""
+    out = result[0] if isinstance(result, tuple) and result and isinstance(result[0], Tensor) else result
+    source = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("input")
+    if not isinstance(out, Tensor) or not isinstance(source, Tensor) or source.dim() < 2:
+        return
+    if name in _PER_ELEMENT:
+        yield _PER_ELEMENT[name] * out.numel()
+    elif name == "clamp":
+        bounds = [*args[1:3], kwargs.get("min"), kwargs.get("max")]
+        yield sum(bound is not None for bound in bounds) * out.numel()
+    elif name.startswith("max_pool"):
+        kernel = kwargs.get("kernel_size", args[1] if len(args) > 1 else 1)
+        window = math.prod(kernel) if isinstance(kernel, Sequence) else int(kernel) ** (source.dim() - 2)
+        yield (window - 1) * out.numel()
+    elif name.startswith("adaptive_max_pool") or name in _REDUCTIONS:
+        yield max(source.numel() - out.numel(), 0)

@@ -1,0 +1,254 @@
+"""Plans: which sites share their gates, and on how many prototype channels."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from deepshare.errors import BudgetError, PlanError, PlanMismatchError, UnsupportedModelError
+from deepshare.sharing import budget as budgets
+from deepshare.sharing import plan_file
+from deepshare.sharing.sites import Site, Sites, find_sites
+from deepshare.sharing.table import table
+
+Pi = Literal["round-robin", "contiguous"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive sites of equal shape that share the gates of the first of them, the leader."""
+
+    prototypes: int
+    sites: tuple[Site, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sites:
+            raise PlanError("a group has no site")
+        if {site.shape for site in self.sites} != {self.leader.shape}:
+            raise PlanError(f"the group led by {self.leader.name} has sites of unequal shape, which cannot share gates")
+        if not 1 <= self.prototypes <= self.leader.channels:
+            raise PlanError(
+                f"the group led by {self.leader.name} has {self.prototypes} prototypes: "
+                f"give between 1 and its {self.leader.channels} channels"
+            )
+
+    @property
+    def leader(self) -> Site:
+        """The site that computes the gates."""
+        return self.sites[0]
+
+    @property
+    def followers(self) -> tuple[Site, ...]:
+        """The sites that reuse them."""
+        return self.sites[1:]
+
+    @property
+    def gates(self) -> int:
+        """Comparisons for one image."""
+        return self.prototypes * self.leader.positions
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the gates of one network are computed and who reuses them.
+
+    Attributes:
+        input_size: Size of one input without the batch.
+        budget: Gates that were asked for; `gates` is what is spent, never more.
+        groups: The groups, in order of the forward pass.
+        mapping: How replicates find their prototype: pi(c) = c mod P, or contiguous blocks.
+        affine: Whether every channel has its own alpha and beta.
+    """
+
+    input_size: tuple[int, ...]
+    budget: int
+    groups: tuple[Group, ...]
+    mapping: Pi = "round-robin"
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mapping not in ("round-robin", "contiguous"):
+            raise PlanError(f"mapping {self.mapping!r} is unknown: give round-robin or contiguous")
+        names = [site.name for site in self.sites]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise PlanError(f"the plan names {', '.join(twice)} more than once")
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """All sites, in order."""
+        return tuple(site for group in self.groups for site in group.sites)
+
+    @property
+    def gates(self) -> int:
+        """Comparisons that the shared network makes for one image."""
+        return sum(group.gates for group in self.groups)
+
+    @property
+    def neurons(self) -> int:
+        """ReLUs of the plain network."""
+        return sum(site.neurons for site in self.sites)
+
+    def check(self, sites: Sites) -> None:
+        """Compare with the sites of a model.
+
+        Raises:
+            PlanMismatchError: They are not the plan's; the message names each difference.
+        """
+        differences = list(_differences(self.sites, sites))
+        if differences:
+            raise PlanMismatchError(
+                f"the plan was made for another model ({'; '.join(differences)}): make a plan for this one"
+            )
+
+    def to_json(self) -> str:
+        """The plan as versioned JSON."""
+        return plan_file.dump(self)
+
+    @staticmethod
+    def from_json(text: str) -> "Plan":
+        """Read a plan back.
+
+        Raises:
+            PlanError: The text is no plan, is of a newer version, or says something impossible.
+        """
+        return plan_file.parse(text)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file, whole or not at all."""
+        plan_file.save(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> "Plan":
+        """Read a plan from a file."""
+        return plan_file.load(Path(path))
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                str(number),
+                group.leader.name,
+                _followers(group),
+                f"{group.leader.height}x{group.leader.width}",
+                f"{group.prototypes} of {group.leader.channels}",
+                _bar(group.prototypes / group.leader.channels),
+                f"{group.gates:,}",
+                f"{sum(site.neurons for site in group.sites):,}",
+            )
+            for number, group in enumerate(self.groups, 1)
+        ]
+        header = ("group", "leader", "followers", "map", "prototypes", "", "gates", "instead of")
+        total = f"{self.gates:,} gates instead of {self.neurons:,} ({self.gates / self.neurons:.2%})"
+        spare = f", {self.budget - self.gates:,} of the budget left" if self.gates < self.budget else ""
+        shape = "x".join(map(str, self.input_size))
+        sites = f"{len(self.sites)} sites in {len(self.groups)} groups, input {shape}"
+        return f"{table(header, rows, '><<>><>>')}\n{total}{spare}; {sites}"
+
+
+def plan(
+    model: nn.Module,
+    input_size: Sequence[int],
+    budget: int | str,
+    weights: Mapping[str, float] | None = None,
+    *,
+    layer_sharing: bool = True,
+    max_group: int | None = None,
+    per_block: bool = False,
+    mapping: Pi = "round-robin",
+    affine: bool = True,
+) -> Plan:
+    """Plan how a network shares its gates within a budget.
+
+    Args:
+        model: Any network; it is not touched.
+        input_size: Size of one input without the batch, such as (3, 32, 32).
+        budget: Gates to spend: a count such as 6000, or a share of all ReLUs such as "1.2%".
+        weights: How much of the budget each site should have, by name; a group gets the sum of its sites.
+            Without weights every group gets the same share of its channels.
+        layer_sharing: Whether consecutive sites of equal shape form a group; otherwise each site is its own.
+        max_group: At most so many sites in a group.
+        per_block: Whether a group ends with its residual block.
+        mapping: How replicates find their prototype.
+        affine: Whether every channel has its own alpha and beta.
+
+    Raises:
+        UnsupportedModelError: The model has no ReLU or does not run on this input size.
+        BudgetError: The budget cannot be met, or the weights do not fit the sites.
+    """
+    sites = find_sites(model, input_size)
+    if not sites:
+        raise UnsupportedModelError(f"{type(model).__name__} calls no ReLU: there is no gate to share")
+    runs = group_sites(sites, max_group=max_group if layer_sharing else 1, per_block=per_block)
+    shares = _weights(runs, weights)
+    gates = budgets.parse(budget, sites.neurons)
+    units = [run[0].positions for run in runs]
+    counts = budgets.split(units, [run[0].channels for run in runs], shares, gates)
+    groups = tuple(Group(count, run) for count, run in zip(counts, runs, strict=True))
+    return Plan(sites.input_size, gates, groups, mapping, affine)
+
+
+def group_sites(
+    sites: Sequence[Site], *, max_group: int | None = None, per_block: bool = False
+) -> list[tuple[Site, ...]]:
+    """Cut the sites into runs of equal shape."""
+    if max_group is not None and max_group < 1:
+        raise BudgetError(f"a group of at most {max_group} sites is none: give 1 or more")
+    runs: list[list[Site]] = [[sites[0]]]
+    for before, site in pairwise(sites):
+        full = max_group is not None and len(runs[-1]) == max_group
+        if site.shape != before.shape or full or (per_block and site.block != before.block):
+            runs.append([])
+        runs[-1].append(site)
+    return [tuple(run) for run in runs]
+
+
+def _weights(runs: Sequence[Sequence[Site]], weights: Mapping[str, float] | None) -> list[float]:
+    if weights is None:
+        return [float(run[0].neurons) for run in runs]
+    names = [site.name for run in runs for site in run]
+    missing = [name for name in names if name not in weights]
+    unknown = [name for name in weights if name not in names]
+    if missing or unknown:
+        hint = [f"{name} (nearest: {n})" for name in unknown for n in difflib.get_close_matches(name, names, 1, 0)]
+        said = [f"no weight for {', '.join(missing)}"] * bool(missing) + [f"no site is named {', '.join(hint)}"] * bool(
+            unknown
+        )
+        raise BudgetError(f"the weights do not fit the sites: {'; '.join(said)}: give one weight for each site")
+    return [sum(weights[site.name] for site in run) for run in runs]
+
+
+def _differences(planned: Sequence[Site], found: Sequence[Site]) -> Iterator[str]:
+    here = {site.name: site for site in found}
+    there = {site.name: site for site in planned}
+    for name in there:
+        if name not in here:
+            yield f"no site {name} in the model"
+        elif here[name].shape != there[name].shape:
+            yield f"{name} has shape {_shape(here[name])} in the model and {_shape(there[name])} in the plan"
+    yield from (f"no site {name} in the plan" for name in here if name not in there)
+    if here.keys() == there.keys() and list(here) != list(there):
+        yield "the sites run in another order"
+
+
+def _shape(site: Site) -> str:
+    return "x".join(map(str, site.shape))
+
+
+def _followers(group: Group) -> str:
+    match [site.name for site in group.followers]:
+        case []:
+            return "-"
+        case [only]:
+            return only
+        case [first, *_, last]:
+            return f"{first} .. {last} ({len(group.followers)})"
+    raise AssertionError
+
+
+def _bar(share: float) -> str:
+    eighths = max(1, round(share * 80))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

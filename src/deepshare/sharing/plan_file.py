@@ -1,0 +1,106 @@
+"""Plans as versioned JSON files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepshare.errors import PlanError
+from deepshare.files import write_atomically
+from deepshare.sharing.sites import Site
+
+if TYPE_CHECKING:
+    from deepshare.sharing.plan import Plan
+
+FORMAT = "deepshare-plan"
+VERSION = 1
+
+
+def dump(plan: Plan) -> str:
+    """The plan as JSON text."""
+    content = {"format": FORMAT, "version": VERSION, "gates": plan.gates, **asdict(plan)}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def parse(text: str) -> Plan:
+    """The plan that JSON text describes; all of it is checked."""
+    from deepshare.sharing.plan import Group, Plan
+
+    content = _object(text)
+    version = content.get("version")
+    if version != VERSION:
+        raise PlanError(f"the plan is of version {version} and this is for version {VERSION}: update deepshare")
+    _expect(content, {"input_size": list, "budget": int, "groups": list, "mapping": str, "affine": bool, "gates": int})
+    for group in content["groups"]:
+        _expect(group, {"prototypes": int, "sites": list})
+        for site in group["sites"]:
+            _expect(site, {field.name: _SITE_TYPES[field.name] for field in fields(Site)})
+    groups = tuple(
+        Group(group["prototypes"], tuple(Site(**{name: site[name] for name in _SITE_TYPES}) for site in group["sites"]))
+        for group in content["groups"]
+    )
+    size = content["input_size"]
+    if not groups or not all(isinstance(n, int) and n > 0 for n in size):
+        raise PlanError("the plan has no group or an impossible input size: make it anew with deepshare plan")
+    plan = Plan(tuple(size), content["budget"], groups, content["mapping"], content["affine"])
+    if plan.gates != content["gates"] or plan.gates > plan.budget:
+        raise PlanError(
+            f"the plan says {content['gates']} gates within a budget of {plan.budget} and its groups have {plan.gates}: "
+            "it was edited by hand; make it anew with deepshare plan"
+        )
+    return plan
+
+
+def save(plan: Plan, path: Path) -> None:
+    """Write the plan, whole or not at all."""
+    try:
+        write_atomically(path, dump(plan).encode())
+    except OSError as error:
+        raise PlanError(
+            f"cannot write {path}: {error.strerror}: give a file in a folder that can be written"
+        ) from error
+
+
+def load(path: Path) -> Plan:
+    """Read a plan file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise PlanError(f"cannot read {path}: {reason}: give a file that deepshare plan wrote") from error
+    try:
+        return parse(text)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error
+
+
+_SITE_TYPES: dict[str, type] = {
+    "name": str,
+    "channels": int,
+    "height": int,
+    "width": int,
+    "kind": str,
+    "block": str,
+}
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(
+            f"no valid JSON at line {error.lineno}, so it is damaged or truncated: make it anew with deepshare plan"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise PlanError("not a plan: give a file that deepshare plan wrote")
+    return content
+
+
+def _expect(content: Any, types: dict[str, type]) -> None:
+    for key, kind in types.items():
+        value = content.get(key) if isinstance(content, dict) else None
+        if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value < 1)):
+            wanted = {int: "a whole number of 1 or more", list: "a list", str: "text", bool: "true or false"}[kind]
+            raise PlanError(f"{key} is {value!r} where {wanted} is due: make the plan anew with deepshare plan")

@@ -1,0 +1,214 @@
+"""Sites: every ReLU call of a network, in the order of its forward pass."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, overload
+
+from torch import nn
+
+from deepshare.errors import UnsupportedModelError
+from deepshare.sharing.observe import Call, Comparison, Observation, check_input_size, observe
+from deepshare.sharing.table import table
+
+Kind = Literal["module", "reused", "function"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One ReLU call.
+
+    Attributes:
+        name: Path at which its activation lives once the gates are shared.
+        channels: Channels of its input.
+        height: Height of its map; 1 for an input of shape (N, C).
+        width: Width of its map.
+        kind: An nn.ReLU called once, an nn.ReLU called several times, or a function call.
+        block: The residual block around it: the innermost module that adds; "" if there is none.
+    """
+
+    name: str
+    channels: int
+    height: int
+    width: int
+    kind: Kind
+    block: str = ""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.channels, self.height, self.width
+
+    @property
+    def positions(self) -> int:
+        """Neurons of one channel: what one prototype costs in gates."""
+        return self.height * self.width
+
+    @property
+    def neurons(self) -> int:
+        """Neurons of the site: the gates of a plain ReLU."""
+        return self.channels * self.positions
+
+
+@dataclass(frozen=True)
+class Place:
+    """How the activation of a site is put into the model: at which module, by swapping or by tracing its caller.
+
+    Attributes:
+        site: The site.
+        caller: Path of the module whose forward calls it.
+        attributes: Paths to set to the new module; empty if the caller must be traced.
+        position: Which of its caller's ReLU calls it is, from 0.
+        runs: How often the caller runs in one forward pass.
+        rewrites: Whether the activation must write its result over its input.
+    """
+
+    site: Site
+    caller: str
+    attributes: tuple[str, ...]
+    position: int
+    runs: int
+    rewrites: bool
+
+
+@dataclass(frozen=True)
+class Sites(Sequence[Site]):
+    """The sites of a network for one input size, and what else compares in it."""
+
+    input_size: tuple[int, ...]
+    places: tuple[Place, ...] = field(repr=False)
+    others: tuple[Comparison, ...] = ()
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites, in order."""
+        return tuple(place.site for place in self.places)
+
+    @property
+    def neurons(self) -> int:
+        """All ReLUs: the gates of the plain network."""
+        return sum(site.neurons for site in self.sites)
+
+    @overload
+    def __getitem__(self, index: int) -> Site: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Site, ...]: ...
+    def __getitem__(self, index: int | slice) -> Site | tuple[Site, ...]:
+        return self.sites[index]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self.sites)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON."""
+        return {
+            "input_size": list(self.input_size),
+            "neurons": self.neurons,
+            "sites": [asdict(site) | {"neurons": site.neurons} for site in self.sites],
+            "others": [asdict(other) for other in self.others],
+        }
+
+    def __str__(self) -> str:
+        rows = [
+            (site.name, str(site.channels), f"{site.height}x{site.width}", f"{site.neurons:,}", site.kind)
+            for site in self.sites
+        ]
+        shape = "x".join(map(str, self.input_size))
+        text = table(("site", "channels", "map", "ReLUs", "reached as"), rows, align="<>>><")
+        text += f"\n{self.neurons:,} ReLUs at {len(self)} sites, input {shape}"
+        totals: Counter[str] = Counter()
+        for other in self.others:
+            totals[other.what] += other.comparisons
+        if totals:
+            text += "\nalso compares: " + ", ".join(f"{what} ({count:,})" for what, count in totals.items())
+        return text
+
+
+def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
+    """Find every ReLU call of a model, in order, by running it once on a meta copy.
+
+    Args:
+        model: Any network; it is not touched.
+        input_size: Size of one input without the batch, such as (3, 32, 32).
+
+    Returns:
+        The sites, and in `others` what else compares.
+
+    Raises:
+        UnsupportedModelError: The model does not run on this size, or a ReLU sees something other than maps.
+
+    Example:
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        >>> [(site.name, site.shape) for site in find_sites(net, (3, 32, 32))]
+        [('1', (8, 32, 32))]
+    """
+    seen = observe(model, input_size)
+    _check(seen)
+    places = tuple(_places(model, seen))
+    return Sites(check_input_size(input_size), places, seen.others)
+
+
+def _check(seen: Observation) -> None:
+    problems = [
+        f"{call.relu or call.caller or 'the model'}: its ReLU sees an input of shape (N, {', '.join(map(str, call.shape))}), "
+        "and gates are shared across the channels of (N, C, H, W) or (N, C): bring the channels into that place"
+        for call in seen.calls
+        if len(call.shape) not in (1, 3)
+    ]
+    if any(call.relu == "" for call in seen.calls):
+        problems.append("the model is a ReLU and nothing else: wrap it in a network")
+    if problems:
+        raise UnsupportedModelError(problems)
+
+
+def _places(model: nn.Module, seen: Observation) -> Iterator[Place]:
+    aliases = defaultdict(list)
+    for path, module in model.named_modules(remove_duplicate=False):
+        aliases[id(module)].append(path)
+    per_relu = Counter(call.relu for call in seen.calls)
+    per_pair = Counter((call.caller, call.relu) for call in seen.calls)
+    position: Counter[str] = Counter()
+    taken: set[str] = set()
+    for call in seen.calls:
+        attributes = _attributes(model, call, aliases, per_relu[call.relu], per_pair[call.caller, call.relu])
+        name = attributes[0] if attributes else _fresh_name(model, call, taken)
+        taken.add(name)
+        kind: Kind = "function" if call.relu is None else "module" if per_relu[call.relu] == 1 else "reused"
+        channels, height, width = (*call.shape, 1, 1)[:3]
+        site = Site(name, channels, height, width, kind, _block(name, seen.adds))
+        yield Place(site, call.caller, attributes, position[call.caller], seen.runs[call.caller], call.rewrites)
+        position[call.caller] += 1
+
+
+def _attributes(
+    model: nn.Module, call: Call, aliases: dict[int, list[str]], relu_calls: int, pair_calls: int
+) -> tuple[str, ...]:
+    """Paths that can simply be set to a new module, if there are any."""
+    if call.relu is None:
+        return ()
+    paths = aliases[id(model.get_submodule(call.relu))]
+    if relu_calls == 1:
+        return tuple(paths)
+    children = tuple(path for path in paths if path.rpartition(".")[0] == call.caller)
+    return children if pair_calls == 1 else ()
+
+
+def _fresh_name(model: nn.Module, call: Call, taken: set[str]) -> str:
+    base = call.relu.rpartition(".")[2] if call.relu else "relu"
+    owner = model.get_submodule(call.caller)
+    number = 1
+    while True:
+        attribute = f"{base}_{number}"
+        path = f"{call.caller}.{attribute}" if call.caller else attribute
+        if path not in taken and not hasattr(owner, attribute):
+            return path
+        number += 1
+
+
+def _block(name: str, adds: frozenset[str]) -> str:
+    around = [path for path in adds if path and name.startswith(path + ".")]
+    return max(around, key=len, default="")

@@ -1,0 +1,107 @@
+"""Give each ReLU call of one block a module of its own, where swapping modules cannot.
+
+The block is traced with its children as leaves, its ReLU nodes become calls of new children, and the generated code
+takes the place of the block's forward. The block keeps its class, its attributes and its state_dict keys.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import fx, nn
+
+from deepshare.errors import UnsupportedModelError
+from deepshare.sharing.observe import RELU_FUNCTIONS
+
+_METHODS = frozenset({"relu", "relu_"})
+
+
+class RewrittenForward:
+    """The forward of a traced block, as code that survives copies and pickles with the block it belongs to."""
+
+    def __init__(self, block: nn.Module, source: str, names: dict[str, Any]) -> None:
+        self.block = block
+        self.source = source
+        self.names = names
+        self._compile()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self.block, *args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"block": self.block, "source": self.source, "names": self.names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._compile()
+
+    def _compile(self) -> None:
+        space = dict(self.names)
+        exec(compile(self.source, f"<forward of {type(self.block).__name__}>", "exec"), space)
+        self.function = space["forward"]
+
+
+def rewrite(block: nn.Module, path: str, activations: Mapping[int, tuple[str, nn.Module]], calls: int) -> None:
+    """Replace ReLU calls in the forward of a block by calls of new children.
+
+    Args:
+        block: The block; it is changed.
+        path: Its path in the model, for messages.
+        activations: For each position among the block's ReLU calls, the new child's name and module.
+        calls: How many ReLU calls were seen when the block ran.
+
+    Raises:
+        UnsupportedModelError: The block's forward cannot be traced, or depends on its training mode.
+    """
+    graph = _trace(block, path)
+    relus = [node for node in graph.nodes if _is_relu(node, block)]
+    if len(relus) != calls:
+        raise UnsupportedModelError(
+            f"{path}: {calls} ReLU calls ran and {len(relus)} stand in its forward: "
+            "give each ReLU call an nn.ReLU module of its own"
+        )
+    for position, (name, module) in activations.items():
+        block.add_module(name, module)
+        node = relus[position]
+        source = node.args[0] if node.args else node.kwargs["input"]
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(graph.call_module(name, (source,)))
+        graph.erase_node(node)
+    code = graph.python_code("self")
+    block.forward = RewrittenForward(block, code.src, dict(code.globals))
+
+
+def _trace(block: nn.Module, path: str) -> fx.Graph:
+    """Trace in both modes: FX bakes `self.training` in, so the two must agree."""
+    training = block.training
+    graphs = []
+    try:
+        for mode in (True, False):
+            block.training = mode
+            graphs.append(_Leaves().trace(block))
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UnsupportedModelError(
+            f"{path}: its forward cannot be traced ({reason}): give each ReLU call an nn.ReLU module of its own"
+        ) from error
+    finally:
+        block.training = training
+    sources = [graph.python_code("self").src for graph in graphs]
+    if sources[0] != sources[1]:
+        raise UnsupportedModelError(
+            f"{path}: its forward reads self.training beside its ReLU calls: give each ReLU call an nn.ReLU module of "
+            "its own"
+        )
+    return graphs[0]
+
+
+class _Leaves(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return True
+
+
+def _is_relu(node: fx.Node, block: nn.Module) -> bool:
+    if node.op == "call_module":
+        return isinstance(block.get_submodule(str(node.target)), nn.ReLU)
+    if node.op == "call_method":
+        return node.target in _METHODS
+    return node.op == "call_function" and node.target in RELU_FUNCTIONS
