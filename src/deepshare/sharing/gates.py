@@ -1,0 +1,221 @@
+"""SharedReLU, the activation whose gates are shared across channels and, through a cell, across layers.
+
+Site l of a group computes for channel c
+
+    y[c] = x[c] (alpha[c] gate(x_leader[pi(c)]) + beta[c])
+
+where only the leader, the first site of the group, has prototypes: its first P channels. A gate is hard, x >= 0 (so
+gate(0) = 1), or soft, Phi(sharpness x); the switch turns the channels of each site from soft to hard, the last first.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Literal, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from deepshare.errors import DeepShareError, UnsupportedModelError
+from deepshare.sharing.activation import activate, hard_gate, soft_gate
+
+Mapping = Literal["round-robin", "contiguous"]
+Phase = Literal["soft", "mixed", "hard"]
+
+
+class GateCell:
+    """Carries the gates of one group from its leader to its followers within a forward.
+
+    A plain object that all sites of the group hold: it is no edge of the graph, so models copy, pickle, compile and
+    export as before. Copies of a model share a fresh cell, without tensors.
+    """
+
+    def __init__(self) -> None:
+        self.phases: dict[int, Phase] = {}
+        self.phase: Phase = "hard"
+        self._gates: Tensor | None = None
+        self._next = 0
+
+    def enter(self, position: int, phase: Phase) -> None:
+        """Note which gates the site at this position reads, so that the leader publishes what all of them need."""
+        self.phases[position] = phase
+        distinct = set(self.phases.values())
+        self.phase = phase if len(distinct) == 1 else "mixed"
+
+    def put(self, gates: Tensor) -> None:
+        """Publish the gates of the leader; a new forward of the group starts."""
+        if len(self.phases) > 1:
+            self._gates = gates
+            self._next = self._next if _recomputing() else 1
+
+    def take(self, position: int, x: Tensor) -> Tensor:
+        """The gates for the follower at this position, whose input is x."""
+        gates = self._gates
+        if gates is None or (position < self._next and not _recomputing()):
+            raise UnsupportedModelError(
+                f"the site at position {position} of a group ran without its leader: "
+                "run the model as a whole, or plan again with layer_sharing=False"
+            )
+        if gates.shape[0] != x.shape[0] or gates.shape[2:] != x.shape[2:]:
+            raise UnsupportedModelError(
+                f"the site at position {position} of a group has input {tuple(x.shape)} but its leader has gates "
+                f"{tuple(gates.shape)}: plan again with this input size, or with layer_sharing=False"
+            )
+        if not _recomputing():
+            self._advance(position, gates)
+        return gates
+
+    def _advance(self, position: int, gates: Tensor) -> None:
+        self._next = position + 1
+        if self._next == len(self.phases):
+            # Activation checkpointing may read the gates once more in the backward; their graph it does not need.
+            keep = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+            self._gates = gates.detach() if keep else None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_gates": None, "_next": 0}
+
+
+def _recomputing() -> bool:
+    """Whether a backward is running, as when activation checkpointing repeats a part of the forward."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+class SharedReLU(nn.Module):
+    """One activation site with shared gates; the drop-in for a ReLU.
+
+    With prototypes = channels and the identity start it equals ReLU, and so does its gradient except at exactly zero,
+    where this gate is open.
+
+    Args:
+        channels: Channels of the input, C.
+        prototypes: Channels of the leader whose gates are computed, P: the first P.
+        mapping: How channels find their prototype: "round-robin" is pi(c) = c mod P; with "contiguous" a prototype
+            maps to itself and the replicates P..C-1 are cut into P blocks, pi(c) = (c - P) P // (C - P).
+        affine: Whether alpha and beta are learned; otherwise they are 1 and 0 and no parameters.
+        cell: The cell of the group; None for a group of this one site.
+        position: 0 for the leader, k for the k-th follower.
+        inplace: Whether to write the result into the input.
+        sharpness: The factor in the soft gate, the paper's gamma.
+
+    Example:
+        >>> act = SharedReLU(4, prototypes=2)
+        >>> act(torch.tensor([[-1.0, 2.0, 3.0, -4.0]]))
+        tensor([[-0.,  2.,  0., -4.]], grad_fn=<_ActivateBackward>)
+    """
+
+    alpha: Tensor
+    beta: Tensor
+    pi: Tensor
+    choice: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        prototypes: int,
+        *,
+        mapping: Mapping = "round-robin",
+        affine: bool = True,
+        cell: GateCell | None = None,
+        position: int = 0,
+        inplace: bool = False,
+        sharpness: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.channels, self.prototypes, self.mapping = channels, prototypes, mapping
+        self.position, self.inplace, self.sharpness = position, inplace, sharpness
+        self.cell = GateCell() if cell is None else cell
+        if affine:
+            self.alpha, self.beta = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        else:
+            self.register_buffer("alpha", torch.ones(channels), persistent=False)
+            self.register_buffer("beta", torch.zeros(channels), persistent=False)
+        self.register_buffer("pi", prototype_of(channels, prototypes, mapping), persistent=False)
+        self.register_buffer("choice", self.pi + prototypes, persistent=False)
+        self.set_progress(1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the gates of the group to x of shape (N, C) or (N, C, ...)."""
+        source = x.clone() if self.inplace and torch.is_grad_enabled() else x
+        gates = self._gates(source)
+        # Where both kinds travel, the soft gates come first and the hard ones after them.
+        index = self.choice if gates.shape[1] > self.prototypes else self.pi
+        y = activate(source, gates, index, self.alpha, self.beta)
+        return x.copy_(y) if self.inplace else y
+
+    def _gates(self, x: Tensor) -> Tensor:
+        if self.position > 0:
+            return self.cell.take(self.position, x)
+        prototypes = x[:, : self.prototypes]
+        if self.cell.phase == "hard":
+            gates = hard_gate(prototypes)
+        else:
+            gates = soft_gate(prototypes, self.sharpness)
+            if self.cell.phase == "mixed":
+                gates = torch.cat([gates, hard_gate(prototypes).to(gates.dtype)], 1)
+        self.cell.put(gates)
+        return gates
+
+    @torch.no_grad()
+    def set_progress(self, progress: float) -> None:
+        """Give the hard gate to the last ceil(C progress) channels and the soft gate to the others."""
+        self.hard_channels = hard_channels(self.channels, progress)
+        hard = torch.arange(self.channels, device=self.pi.device) >= self.channels - self.hard_channels
+        self.choice.copy_(self.pi + self.prototypes * hard)
+        mixed = 0 < self.hard_channels < self.channels
+        self.cell.enter(self.position, "mixed" if mixed else "hard" if self.hard_channels else "soft")
+
+    @torch.no_grad()
+    def start_uniform(self, generator: torch.Generator | None = None) -> None:
+        """Draw alpha and beta uniformly from [-1, 1)."""
+        for value in self.parameters():
+            value.copy_(torch.rand(self.channels, generator=generator) * 2 - 1)
+
+    def extra_repr(self) -> str:
+        """What print(model) shows of this site."""
+        role = f"prototypes={self.prototypes}" if self.position == 0 else f"follower={self.position}"
+        return f"{self.channels}, {role}, mapping={self.mapping}"
+
+    def _replicate_for_data_parallel(self) -> NoReturn:
+        raise UnsupportedModelError(
+            "nn.DataParallel would mix the gates of its replicas: use nn.parallel.DistributedDataParallel"
+        )
+
+
+def prototype_of(channels: int, prototypes: int, mapping: Mapping) -> Tensor:
+    """The map pi: for each channel the prototype whose gate it uses."""
+    channel = torch.arange(channels)
+    if mapping == "round-robin":
+        return channel % prototypes
+    replicate = (channel - prototypes) * prototypes // max(channels - prototypes, 1)
+    return torch.where(channel < prototypes, channel, replicate)
+
+
+def hard_channels(channels: int, progress: float) -> int:
+    """ceil(channels progress), where a progress like 3 / 150 counts as the fraction it was meant to be."""
+    if not 0 <= progress <= 1:
+        raise DeepShareError(f"progress {progress} of the switch is not between 0 (all soft) and 1 (all hard)")
+    return max(0, math.ceil(channels * progress - 1e-9))
+
+
+def shared_relus(model: nn.Module) -> Iterator[SharedReLU]:
+    """All sites with shared gates in a model."""
+    return (m for m in model.modules() if isinstance(m, SharedReLU))
+
+
+def set_progress(model: nn.Module, progress: float) -> None:
+    """Set the switch of all sites: 0 is all soft (the GELU phase), 1 all hard (the default), between some of each."""
+    for site in shared_relus(model):
+        site.set_progress(progress)
+
+
+def set_sharpness(model: nn.Module, sharpness: float) -> None:
+    """Set the sharpness of the soft gate of all sites."""
+    for site in shared_relus(model):
+        site.sharpness = sharpness
+
+
+def hard_share(model: nn.Module) -> float:
+    """The share of channels that use the hard gate, over all sites; 1.0 in a model without shared gates."""
+    sites = list(shared_relus(model))
+    total = sum(site.channels for site in sites)
+    return sum(site.hard_channels for site in sites) / total if total else 1.0
