@@ -23,9 +23,7 @@ def parse(budget: int | str, neurons: int) -> int:
     elif isinstance(budget, int) and not isinstance(budget, bool):
         gates = budget
     else:
-        raise BudgetError(
-            f"budget {budget!r} is not a whole number: give a count such as 6000 or a share such as '1.2%'"
-        )
+        raise BudgetError(f"budget {budget!r} is no whole number: give a count such as 6000 or a share such as '1.2%'")
     if gates < 1:
         raise BudgetError(f"budget {budget} is no gate at all: give at least 1")
     if gates > neurons:
@@ -37,8 +35,8 @@ def split(units: Sequence[int], caps: Sequence[int], weights: Sequence[float], b
     """Split a budget over groups in proportion to their weights.
 
     Whole channels, at least one and at most `caps` a group, never above the budget. What a capped group leaves goes to
-    the others, and what rounding leaves goes, channel by channel, to the group that is furthest below its share (or least
-    above it), so that in the end less is left than the cheapest channel that is still free.
+    the others, and what rounding leaves goes, channel by channel, to the group furthest below its share (or least above
+    it), so that in the end less is left than the cheapest channel that is still free.
 
     Args:
         units: Gates of one prototype channel, for each group.

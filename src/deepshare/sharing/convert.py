@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
 from deepshare.sharing.gates import GateCell, SharedReLU
@@ -52,19 +52,17 @@ def share(
 
 def _activations(plan: Plan) -> Iterator[tuple[Site, SharedReLU]]:
     for group in plan.groups:
-        cell = GateCell(len(group.followers))
+        cell = GateCell()
         for position, site in enumerate(group.sites):
-            yield (
-                site,
-                SharedReLU(
-                    site.channels,
-                    group.prototypes,
-                    mapping=plan.mapping,
-                    affine=plan.affine,
-                    cell=cell,
-                    position=position,
-                ),
+            activation = SharedReLU(
+                site.channels,
+                group.prototypes,
+                mapping=plan.mapping,
+                affine=plan.affine,
+                cell=cell,
+                position=position,
             )
+            yield site, activation
 
 
 def replace_sites(model: nn.Module, sites: Sites, make: Make) -> nn.Module:
@@ -73,8 +71,7 @@ def replace_sites(model: nn.Module, sites: Sites, make: Make) -> nn.Module:
     Args:
         model: The network; it is not touched.
         sites: Its sites, from `find_sites`.
-        make: Gives the new module for a site. Where a ReLU works in place on a tensor that is read again, the module's
-            `inplace` is set to True.
+        make: Gives the new module for a site.
 
     Raises:
         UnsupportedModelError: A call cannot be replaced; all such calls are named, each with its cure.
@@ -84,7 +81,7 @@ def replace_sites(model: nn.Module, sites: Sites, make: Make) -> nn.Module:
     _match(modules.values(), model)
     for place in sites.places:
         if place.rewrites:
-            modules[place.site.name].inplace = True
+            modules[place.site.name] = Overwrite(modules[place.site.name])
     problems = list(_trace(result, sites.places, modules))
     if problems:
         raise UnsupportedModelError(problems)
@@ -129,12 +126,28 @@ def _verify(model: nn.Module, sites: Sites, modules: Mapping[str, nn.Module]) ->
     """Converted must equal planned: run the result and see."""
     seen = observe(model, sites.input_size)
     ran = [name for name in seen.order if name in modules]
-    left = [call.caller for call in seen.calls if not (call.relu or call.caller) in modules]
+    left = [call.caller for call in seen.calls if not _within(call.relu or call.caller, modules)]
     if ran != list(modules) or left:
         raise UnsupportedModelError(
-            f"{len(ran)} of {len(modules)} ReLU calls were converted and {len(left)} remain ({', '.join(left) or 'none'}): "
-            "give each ReLU call an nn.ReLU module of its own"
+            f"{len(ran)} of {len(modules)} ReLU calls were converted and {len(left)} remain "
+            f"({', '.join(left) or 'none'}): give each ReLU call an nn.ReLU module of its own"
         )
+
+
+def _within(path: str, names: Iterable[str]) -> bool:
+    return any(path == name or path.startswith(name + ".") for name in names)
+
+
+class Overwrite(nn.Module):
+    """An activation in the place of an in-place ReLU whose input is read again: it writes its result over its input."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Activate a copy, which autograd may keep, and write over the original."""
+        return x.copy_(self.activation(x.clone()))
 
 
 def count_gates(model: nn.Module, input_size: Sequence[int]) -> int:
@@ -149,7 +162,7 @@ def count_gates(model: nn.Module, input_size: Sequence[int]) -> int:
 
 
 def relu6_to_relu(model: nn.Module) -> nn.Module:
-    """Make a copy of a model with nn.ReLU in the place of every nn.ReLU6, which costs two comparisons for each neuron."""
+    """Make a copy of a model with nn.ReLU in the place of every nn.ReLU6, which costs two comparisons a neuron."""
     result = copy.deepcopy(model)
     for path, module in list(result.named_modules(remove_duplicate=False)):
         if isinstance(module, nn.ReLU6):

@@ -134,7 +134,7 @@ def meta_copy(model: nn.Module) -> nn.Module:
 class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.names = {module: name for name, module in model.named_modules()}
+        self.names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
         self.stack: list[nn.Module] = []
         self.runs: Counter[str] = Counter()
         self.order: list[str] = []
@@ -184,8 +184,8 @@ class _Recorder(TorchFunctionMode):
         callers = self.stack[:-1] if inside else self.stack
         if x.shape[0] != BATCH:
             raise UnsupportedModelError(
-                f"{relu or self._caller()}: its ReLU sees a tensor of shape {tuple(x.shape)} whose first dimension is not "
-                "the batch: keep the batch first"
+                f"{relu or self._caller()}: its ReLU sees a tensor of shape {tuple(x.shape)} whose first dimension is "
+                "not the batch: keep the batch first"
             )
         if inplace or func in (torch.relu_, Tensor.relu_):
             # The model goes on with a fresh tensor, so whoever touches the old one reads what ReLU wrote there.

@@ -47,7 +47,7 @@ def parse(text: str) -> Plan:
     plan = Plan(tuple(size), content["budget"], groups, content["mapping"], content["affine"])
     if plan.gates != content["gates"] or plan.gates > plan.budget:
         raise PlanError(
-            f"the plan says {content['gates']} gates within a budget of {plan.budget} and its groups have {plan.gates}: "
+            f"the plan says {content['gates']} gates within a budget of {plan.budget}, its groups have {plan.gates}: "
             "it was edited by hand; make it anew with deepshare plan"
         )
     return plan
@@ -101,6 +101,7 @@ def _object(text: str) -> dict[str, Any]:
 def _expect(content: Any, types: dict[str, type]) -> None:
     for key, kind in types.items():
         value = content.get(key) if isinstance(content, dict) else None
-        if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value < 1)):
+        possible = type(value) is kind and (not isinstance(value, int) or isinstance(value, bool) or value >= 1)
+        if not possible:
             wanted = {int: "a whole number of 1 or more", list: "a list", str: "text", bool: "true or false"}[kind]
             raise PlanError(f"{key} is {value!r} where {wanted} is due: make the plan anew with deepshare plan")

@@ -154,8 +154,9 @@ def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
 
 def _check(seen: Observation) -> None:
     problems = [
-        f"{call.relu or call.caller or 'the model'}: its ReLU sees an input of shape (N, {', '.join(map(str, call.shape))}), "
-        "and gates are shared across the channels of (N, C, H, W) or (N, C): bring the channels into that place"
+        f"{call.relu or call.caller or 'the model'}: its ReLU sees an input of shape "
+        f"(N, {', '.join(map(str, call.shape))}), and gates are shared across the channels of (N, C, H, W) or (N, C): "
+        "bring the channels into that place"
         for call in seen.calls
         if len(call.shape) not in (1, 3)
     ]

@@ -25,6 +25,7 @@ class RewrittenForward:
         self._compile()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the generated forward on the block."""
         return self.function(self.block, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
