@@ -1,3 +1,52 @@
-"""DeepShare: share the ReLU gates of a network across channels and layers, within a budget."""
+"""DeepShare: share the ReLU gates of a network across channels and layers, within a budget.
+
+The public names are imported when they are first used, so that `import deepshare` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deepshare import zoo
+    from deepshare.errors import DeepShareError
+    from deepshare.sharing.convert import count_gates, relu6_to_relu, share
+    from deepshare.sharing.onnx import export_onnx
+    from deepshare.sharing.plan import Plan, plan
+    from deepshare.sharing.sites import find_sites
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "DeepShareError",
+    "Plan",
+    "count_gates",
+    "export_onnx",
+    "find_sites",
+    "plan",
+    "relu6_to_relu",
+    "share",
+    "zoo",
+]
+
+_MODULE_OF = {
+    "DeepShareError": "errors",
+    "Plan": "sharing.plan",
+    "count_gates": "sharing.convert",
+    "export_onnx": "sharing.onnx",
+    "find_sites": "sharing.sites",
+    "plan": "sharing.plan",
+    "relu6_to_relu": "sharing.convert",
+    "share": "sharing.convert",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        return getattr(import_module(f"deepshare.{_MODULE_OF[name]}"), name)
+    if name in __all__:
+        return import_module(f"deepshare.{name}")
+    raise AttributeError(f"module 'deepshare' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

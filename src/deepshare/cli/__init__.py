@@ -1,0 +1,38 @@
+"""The command line: one file for each verb, and the only place that prints.
+
+A verb is a function with a Google docstring; `app.command(...)` below makes it known. Verbs import torch, and whatever
+imports torch, inside the function: `--help` must answer at once.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from deepshare import __version__
+from deepshare.cli.export import export
+from deepshare.cli.inspect import inspect
+from deepshare.cli.plan import plan
+from deepshare.errors import DeepShareError
+
+app = App(
+    name="deepshare",
+    version=f"deepshare {__version__}",
+    help="Share the ReLU gates of a network across channels and layers, within a budget.",
+    help_format="plaintext",
+    exit_on_error=False,
+    print_error=False,
+    result_action="return_value",
+)
+app.command(inspect)
+app.command(plan)
+app.command(export)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; what the user can mend becomes one line on stderr and exit code 2."""
+    try:
+        app(arguments)
+    except (CycloptsError, DeepShareError) as error:
+        print(f"deepshare: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)

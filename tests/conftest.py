@@ -1,0 +1,20 @@
+"""One torch thread for each test process, and the same random numbers in every run."""
+
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> Iterator[None]:
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002 - for libraries that draw from the global generator
+    yield
+    torch.use_deterministic_algorithms(False)
