@@ -109,7 +109,7 @@ def _override(values: dict[str, Any], key: str, value: object) -> None:
 
 
 def _lines(values: Mapping[str, Any], section: str) -> list[str]:
-    lines = [f"{key} = {_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    lines = [f"{key} = {_value(value)}" for key, value in values.items() if not isinstance(value, dict) and value != []]
     for key, value in values.items():
         if isinstance(value, dict) and value:
             lines += ["", f"[{section}{key}]", *_lines(value, f"{section}{key}.")]

@@ -56,7 +56,7 @@ def explain(errors: Iterable[ErrorDetails]) -> str:
             problems.append(f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"]))
         else:
             got = f"{key}: got {json.dumps(error['input'], default=str)}, expected"
-            expected.setdefault(got, []).append(_wanted(error["msg"]))
+            expected.setdefault(got, []).append(_wanted(error))
     problems += [f"{got} {' or '.join(dict.fromkeys(types))}" for got, types in expected.items()]
     return "; ".join(problems)
 
@@ -112,5 +112,7 @@ def _unknown(location: Sequence[str], model: type[BaseModel]) -> str:
     return f"{prefix}{location[-1]}: there is no such key{nearest(location[-1], list(model.model_fields), prefix)}"
 
 
-def _wanted(message: str) -> str:
-    return message.removeprefix("Input should be ").removeprefix("a valid ")
+def _wanted(error: ErrorDetails) -> str:
+    if error["type"] in ("model_type", "dict_type"):
+        return "a section"
+    return error["msg"].removeprefix("Input should be ").removeprefix("a valid ")

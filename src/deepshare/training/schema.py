@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 Positive = Annotated[int, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-PHASES = ("plain", "teacher", "gelu", "switch", "finetune")
+Share = Annotated[float, Field(gt=0, lt=1)]
+PHASES = ("teacher", "plain", "gelu", "switch", "finetune")
 SHARED_PHASES = ("gelu", "switch", "finetune")
 
 _SHARE = re.compile(r"\d+(\.\d+)?%")
@@ -139,8 +140,7 @@ class Phase(Section):
     lr: Rate
     schedule: Literal["linear", "cosine", "poly", "steps", "none"]
     end_lr: Weight | None = None
-    power: Rate = 0.9  # of the poly schedule
-    milestones: tuple[Positive, ...] = Field((), strict=False)  # epochs of the steps schedule
+    milestones: tuple[Share, ...] = Field((), strict=False)  # of the steps schedule, as shares of the phase
     factor: Rate | None = None
     momentum: Weight = 0.9
     weight_decay: Weight
@@ -156,7 +156,7 @@ class Phase(Section):
             verb = "needs" if steps else "takes no"
             raise ValueError(f'schedule "{self.schedule}" {verb} milestones and factor')
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError("milestones are epochs in rising order")
+            raise ValueError("milestones are shares of the phase in rising order")
         return self
 
 
@@ -208,15 +208,28 @@ class Recipe(Section):
 
     @property
     def phases(self) -> dict[str, Phase]:
-        """The phases that are there, in the order in which they run."""
-        present = {name: getattr(self, name) for name in PHASES}
+        """The phases that run, in their order; the plain network and the teacher only where something needs them."""
+        needed = {"teacher": self.needs_teacher, "plain": self.needs_plain}
+        present = {name: getattr(self, name) for name in PHASES if needed.get(name, True)}
         return {name: phase for name, phase in present.items() if phase is not None}
+
+    @property
+    def needs_plain(self) -> bool:
+        """Whether the trained plain network is the result, the start or what SNL works on."""
+        snl = self.budget is not None and self.budget.allocate == "snl"
+        return self.method.name == "relu" or self.method.initial == "plain" or snl
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a phase learns from the GELU network; after the GELU phase that phase's own network teaches."""
+        learners = ["plain"] * self.needs_plain + ["gelu" if self.gelu else "finetune"]
+        return any(getattr(self, name) is not None and self.distill_weight(name) > 0 for name in learners)
 
     def distill_weight(self, phase: str) -> float:
         """Return the weight of distillation in a phase; 0 is no teacher at all."""
-        own = self.phases[phase].distill
-        if own is not None:
-            return own
+        own: Phase = getattr(self, phase)
+        if own.distill is not None:
+            return own.distill
         return self.distillation.weight if phase in SHARED_PHASES else 0.0
 
     @model_validator(mode="after")
@@ -227,7 +240,7 @@ class Recipe(Section):
         return self
 
     def _method_problem(self) -> str | None:
-        shared = [name for name in SHARED_PHASES if name in self.phases]
+        shared = [name for name in SHARED_PHASES if getattr(self, name) is not None]
         sections = ", ".join(f"[{name}]" for name in SHARED_PHASES)
         if self.method.name == "relu":
             if self.budget or shared:
@@ -254,10 +267,8 @@ class Recipe(Section):
         return None
 
     def _teacher_problem(self) -> str | None:
-        if self.teacher:
-            return "[teacher] learns from labels alone: no distill" if self.teacher.distill else None
-        for name in self.phases:
-            alone = name in ("plain", "gelu") or not self.gelu  # later phases learn from the GELU phase's network
-            if alone and self.distill_weight(name) > 0:
-                return f"[{name}] distils from the GELU network: it needs [teacher], or distill = 0"
+        if self.teacher and self.teacher.distill:
+            return "[teacher] learns from the labels alone: it takes no distill"
+        if self.needs_teacher and not self.teacher:
+            return "distillation needs [teacher], the GELU network; without it set distillation.weight = 0"
         return None
