@@ -1,0 +1,85 @@
+"""ResNets for small images, in the form that the ReLU-budget literature counts on."""
+
+import torch
+from torch import Tensor, nn
+
+from deepshare.errors import ModelNameError
+from deepshare.zoo.arguments import check_counts
+from deepshare.zoo.weights import kaiming_start
+
+BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut; the second activation comes after the sum."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.act1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            self.shortcut.append(nn.Conv2d(inputs, outputs, 1, stride, bias=False)).append(nn.BatchNorm2d(outputs))
+        self.act2 = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activated sum of the two paths."""
+        out = self.act1(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out)) + self.shortcut(x)
+        activated: Tensor = self.act2(out)
+        return activated
+
+
+class ResNet(nn.Module):
+    """A stem without activation and pooling, four stages of basic blocks, average pooling and a linear layer."""
+
+    def __init__(self, blocks: tuple[int, ...], classes: int, width: int, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = _stage(blocks[0], width, width, stride=1)
+        self.layer2 = _stage(blocks[1], width, 2 * width, stride=2)
+        self.layer3 = _stage(blocks[2], 2 * width, 4 * width, stride=2)
+        self.layer4 = _stage(blocks[3], 4 * width, 8 * width, stride=2)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(8 * width, classes)
+        kaiming_start(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits of shape (N, classes)."""
+        x = self.bn1(self.conv1(x))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(torch.flatten(self.pool(x), 1))
+        return logits
+
+
+def resnet18(classes: int = 100, *, width: int = 64, depth: int = 18, channels: int = 3) -> ResNet:
+    """Build the ResNet-18 of the ReLU-budget papers, with random weights.
+
+    The stem has a stride of 1 and no activation after it, so there are 16 sites, `layer{1..4}.{0,1}.act{1,2}`:
+    491,520 ReLUs at 32x32 and 1,966,080 at 64x64. Tests hold these counts.
+
+    Args:
+        classes: Number of outputs.
+        width: Channels of the first stage; the others have 2, 4 and 8 times as many.
+        depth: 10, 18 or 34, for basic blocks per stage of 1-1-1-1, 2-2-2-2 or 3-4-6-3.
+        channels: Channels of the image.
+
+    Raises:
+        ModelNameError: If there is no network of that depth, or a number is below one.
+
+    >>> len(resnet18(10, width=16).layer1)
+    2
+    """
+    check_counts("resnet", classes=classes, width=width, channels=channels)
+    if depth not in BLOCKS:
+        raise ModelNameError(f"resnet: there is no depth {depth!r}; take one of {', '.join(map(str, BLOCKS))}")
+    return ResNet(BLOCKS[depth], classes, width, channels)
+
+
+def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    rest = [BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)]
+    return nn.Sequential(BasicBlock(inputs, outputs, stride), *rest)

@@ -1,0 +1,81 @@
+"""Wide ResNets with pre-activation blocks, in the form that the ReLU-budget literature counts on."""
+
+import torch
+from torch import Tensor, nn
+
+from deepshare.errors import ModelNameError
+from deepshare.zoo.arguments import check_counts
+from deepshare.zoo.weights import kaiming_start
+
+STEM_WIDTH = 16
+
+
+class PreActivationBlock(nn.Module):
+    """Normalise, activate, convolve, twice; where the width changes, the activated input also feeds the shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.act1 = nn.ReLU()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.act2 = nn.ReLU()
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if inputs != outputs else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of the two paths, not activated."""
+        activated = self.act1(self.bn1(x))
+        out: Tensor = self.conv2(self.act2(self.bn2(self.conv1(activated))))
+        return out + (x if self.shortcut is None else self.shortcut(activated))
+
+
+class WideResNet(nn.Module):
+    """A bare convolution, three stages of pre-activation blocks, BatchNorm, average pooling and a linear layer."""
+
+    def __init__(self, blocks: int, widen: int, classes: int) -> None:
+        super().__init__()
+        widths = [STEM_WIDTH * widen * scale for scale in (1, 2, 4)]
+        self.conv1 = nn.Conv2d(3, STEM_WIDTH, 3, padding=1, bias=False)
+        self.block1 = _stage(blocks, STEM_WIDTH, widths[0], stride=1)
+        self.block2 = _stage(blocks, widths[0], widths[1], stride=2)
+        self.block3 = _stage(blocks, widths[1], widths[2], stride=2)
+        self.bn1 = nn.BatchNorm2d(widths[2])
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(widths[2], classes)
+        kaiming_start(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits of shape (N, classes)."""
+        x = self.block3(self.block2(self.block1(self.conv1(x))))
+        logits: Tensor = self.fc(torch.flatten(self.pool(self.bn1(x)), 1))
+        return logits
+
+
+def wide_resnet(depth: int = 22, widen: int = 8, classes: int = 100) -> WideResNet:
+    """Build the Wide ResNet of the ReLU-budget papers, with random weights.
+
+    There is no activation after the last BatchNorm, so WRN-22-8 has 18 sites, `block{1..3}.{0..2}.act{1,2}`,
+    and 1,359,872 ReLUs at 32x32. Tests hold these counts.
+
+    Args:
+        depth: Number of convolutions, 4 more than a multiple of 6.
+        widen: Factor on the widths 16, 32 and 64 of the three stages.
+        classes: Number of outputs.
+
+    Raises:
+        ModelNameError: If there is no network of that depth, or a number is below one.
+
+    >>> len(wide_resnet(16, widen=1).block1)
+    2
+    """
+    check_counts("wide_resnet", depth=depth, widen=widen, classes=classes)
+    blocks, rest = divmod(depth - 4, 6)
+    if rest or blocks < 1:
+        raise ModelNameError(f"wide_resnet: there is no depth {depth}; take 10, 16, 22, 28 or another 6n + 4")
+    return WideResNet(blocks, widen, classes)
+
+
+def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    rest = [PreActivationBlock(outputs, outputs, 1) for _ in range(blocks - 1)]
+    return nn.Sequential(PreActivationBlock(inputs, outputs, stride), *rest)
