@@ -67,21 +67,13 @@ class Model(Section):
     weights: str | None = None  # a weights file or a run folder that the network starts from
 
 
-class Jitter(Section):
-    """Strengths of the random colour change."""
-
-    brightness: Weight = 0.0
-    contrast: Weight = 0.0
-    saturation: Weight = 0.0
-    hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-
-
 class Augmentation(Section):
     """What is done to a training image, by chance; ``crop`` and ``scale`` also to its mask."""
 
     crop_padding: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
-    jitter: Jitter | None = None
+    jitter: Weight = 0.0  # the most by which brightness, contrast and saturation change
+    hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     crop: Positive | None = None
     scale: tuple[Rate, Rate] | None = Field(None, strict=False)
 
