@@ -68,7 +68,7 @@ def _locate(name_or_path: str | Path) -> Traversable:
             raise RecipeError(f"{path}: there is no such recipe file")
         return path
     if text not in names():
-        raise RecipeError(f'no recipe is called "{text}"{nearest(text, names())} `deepshare recipes` lists them')
+        raise RecipeError(f'no recipe is called "{text}"{nearest(text, names())} (`deepshare recipes` lists them)')
     return _FOLDER / f"{text}.toml"
 
 
@@ -102,6 +102,8 @@ def _override(values: dict[str, Any], key: str, value: object) -> None:
     *path, last = key.split(".")
     for part in path:
         values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            return  # the file has a value where a section belongs, and the recipe's own check says so
     if value is None:
         values.pop(last, None)
     else:

@@ -1,0 +1,204 @@
+"""Recipes as files and flags: what is read, what is refused and in which words."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deepshare.errors import RecipeError
+from deepshare.training.recipe import Recipe, load_recipe, names, to_toml
+
+
+def write(folder: Path, text: str, name: str = "mine.toml") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert load_recipe(write(tmp_path, to_toml(recipe), "recipe.toml")) == recipe
+
+
+def test_the_record_is_the_resolved_recipe() -> None:
+    record = tomllib.loads(to_toml(load_recipe("cifar100-resnet18-12.9k", {"gelu.epochs": 2, "plain.epochs": 0})))
+    assert "base" not in record
+    assert "plain" not in record
+    assert record["gelu"]["epochs"] == 2
+    assert record["budget"]["gates"] == 12_900
+    assert record["teacher"]["milestones"] == [0.3, 0.6, 0.8]
+
+
+def test_text_is_written_so_that_toml_reads_it(tmp_path: Path) -> None:
+    about = 'quotes " and \\ and\n\ttabs, DEL \x7f, Σ and 😀'
+    recipe = load_recipe("digits").model_copy(update={"about": about})
+    assert load_recipe(write(tmp_path, to_toml(recipe))).about == about
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("gelu.epochs", "2", 2),
+        ("gelu.lr", "1", 1.0),
+        ("gelu.lr", "1e-3", 1e-3),
+        ("budget.gates", "10%", "10%"),
+        ("budget.gates", "6000", 6000),
+        ("budget.layer_sharing", "false", False),
+        ("budget.max_group", "2", 2),
+        ("budget.max_group", "none", None),
+        ("budget.allocate", "counts.json", "counts.json"),
+        ("gelu.end_lr", "0", 0.0),
+        ("switch.schedule", "none", "none"),
+        ("about", "5", "5"),
+        ("data.validation", "0.1", 0.1),
+        ("data.augmentation.scale", "[0.5, 2]", (0.5, 2.0)),
+        ("data.augmentation.scale", (0.5, 2), (0.5, 2.0)),
+        ("model.weights", "runs/plain", "runs/plain"),
+        ("model.arguments.width", "8", 8),
+        ("model.arguments", {"width": 8}, {"width": 8}),
+    ],
+)
+def test_flags_are_read_as_their_type(key: str, value: object, expected: object) -> None:
+    found: Any = load_recipe("cifar100-small", {key: value})
+    for part in key.split("."):
+        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"gelu.epoch": 2}, 'gelu.epoch: there is no such key, did you mean "gelu.epochs"?'),
+        ({"gellu.epochs": 2}, 'gellu: there is no such key, did you mean "gelu"?'),
+        ({"seed.x": 1}, "seed.x: seed is a value, not a section"),
+        ({"gelu.epochs": "two"}, 'digits.toml: gelu.epochs: got "two", expected integer'),
+        ({"gelu.epochs": 1.5}, "digits.toml: gelu.epochs: got 1.5, expected integer"),
+        ({"gelu.epochs": True}, "digits.toml: gelu.epochs: got true, expected integer"),
+        ({"gelu.lr": "-1"}, "digits.toml: gelu.lr: got -1, expected greater than 0"),
+        ({"gelu.lr": float("nan")}, "digits.toml: gelu.lr: got NaN, expected a finite number"),
+        ({"gelu": 5}, "digits.toml: gelu: got 5, expected a section"),
+        ({"gelu.schedule": "lin"}, "got \"lin\", expected 'linear', 'cosine', 'poly', 'steps' or 'none'"),
+        ({"data.validation": "x"}, 'digits.toml: data.validation: got "x", expected integer or number'),
+        ({"data.validation": 1.5}, "data: validation is a number of training images (1000) or a share of them (0.02)"),
+        ({"data.augmentation.hue": 0.7}, "data.augmentation.hue: got 0.7, expected less than or equal to 0.5"),
+        ({"data.augmentation.scale": [1]}, "digits.toml: data.augmentation.scale.1: missing"),
+        ({"data.augmentation.scale": [2.0, 1.0]}, "scale runs from the smaller to the larger factor"),
+        ({"budget.gates": "0"}, "digits.toml: budget.gates: expected a number of gates above 0"),
+        ({"budget.gates": "101%"}, 'budget.gates: expected a number of gates (6000) or a share of the ReLUs ("1.25%")'),
+        ({"budget.allocate": "snll"}, 'expected "senet", "snl", "uniform" or a .json file of {site: count}'),
+        ({"model.classes": None}, "digits.toml: model.classes: missing"),
+        ({"model.arguments.width": [8]}, "digits.toml: model.arguments.width: got [8], expected"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_what_was_expected(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("digits", overrides)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"switch.epochs": 0}, "[gelu] needs [switch]: the gates would stay soft"),
+        ({"gelu.epochs": 0}, "[switch] needs [gelu]: without soft gates there is nothing to switch"),
+        ({"teacher.epochs": 0}, "distillation needs [teacher], the GELU network; without it set distillation.weight"),
+        ({"gelu.schedule": "none"}, 'gelu: schedule "none" takes no end_lr'),
+        ({"switch.schedule": "poly"}, 'switch: schedule "poly" needs end_lr'),
+        ({"switch.schedule": "steps"}, 'switch: schedule "steps" needs milestones and factor'),
+        ({"switch.factor": 0.1}, 'switch: schedule "none" takes no milestones and factor'),
+        ({"budget": None}, 'method "deepshare" needs [budget]'),
+        ({"method.name": "relu"}, 'method "relu" is the plain network: no [budget], no [gelu], [switch], [finetune]'),
+        ({"gelu": None, "switch": None, "finetune": None}, "at least one of [gelu], [switch], [finetune] is needed"),
+        ({"method.replicates": False}, "method.replicates = false needs budget.layer_sharing = false"),
+        ({"method.initial": "plain", "plain": None}, 'method.initial = "plain" needs [plain] or model.weights'),
+        ({"budget.allocate": "snl", "plain": None}, 'budget.allocate = "snl" starts from a trained network'),
+        ({"teacher.distill": 1.0}, "[teacher] learns from the labels alone"),
+        ({"data.augmentation.crop": 8}, "crop (out of a large image) and crop_padding (a shift of a small one)"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("digits", overrides)
+    assert message in str(caught.value)
+
+
+def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path, 'base = "digits"\n[gelu]\nepocs = 3\nlr = "fast"\n[modle]\nname = 1\n')
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    assert str(caught.value).split(": ", 1)[0] == "mine.toml"
+    for problem in ('did you mean "gelu.epochs"?', 'gelu.lr: got "fast", expected number', 'did you mean "model"?'):
+        assert problem in str(caught.value)
+
+
+def test_numbers_in_a_file_are_not_made_from_text(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r'gelu\.epochs: got "2", expected integer'):
+        load_recipe(write(tmp_path, 'base = "digits"\ngelu.epochs = "2"\n'))
+
+
+def test_a_flag_for_a_section_that_is_a_value_in_the_file(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"gelu: got 5, expected a section"):
+        load_recipe(write(tmp_path, 'base = "digits"\ngelu = 5\n'), {"gelu.epochs": 2})
+
+
+def test_phases_run_only_where_something_needs_them() -> None:
+    def order(**overrides: object) -> list[str]:
+        return list(load_recipe("digits", {key.replace("_", "."): value for key, value in overrides.items()}).phases)
+
+    shared = ["gelu", "switch", "finetune"]
+    assert order() == ["teacher", *shared]
+    assert order(method_initial="plain") == ["teacher", "plain", *shared]
+    assert order(budget_allocate="snl") == ["teacher", "plain", *shared]
+    assert order(distillation_weight=0) == shared
+    assert order(gelu_distill=0) == shared
+    assert order(gelu_distill=0, budget_allocate="snl", plain_distill=1) == ["teacher", "plain", *shared]
+
+
+def test_a_phase_may_have_its_own_weight_of_distillation() -> None:
+    recipe = load_recipe("digits", {"distillation.weight": 0.5, "finetune.distill": 0.25, "budget.allocate": "snl"})
+    assert [recipe.distill_weight(phase) for phase in recipe.phases] == [0, 0, 0.5, 0.5, 0.25]
+
+
+def test_a_recipe_of_ones_own_beside_its_base(tmp_path: Path) -> None:
+    write(tmp_path, 'base = "digits"\nseed = 3\ngelu.epochs = 5\n', "first.toml")
+    recipe = load_recipe(write(tmp_path, 'base = "first.toml"\ngelu.lr = 0.5\n', "second.toml"))
+    assert (recipe.name, recipe.seed, recipe.phases["gelu"].epochs, recipe.phases["gelu"].lr) == ("second", 3, 5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('base = "mine.toml"', "mine.toml: its base leads back to itself"),
+        ('base = "digit"', 'no recipe is called "digit", did you mean "digits"?'),
+        ('base = "gone.toml"', "there is no such recipe file"),
+        ("base = 1", "mine.toml: base: expected the name of a recipe, got 1"),
+        ("gelu = {", "mine.toml: not a TOML file"),
+    ],
+)
+def test_a_base_or_file_that_cannot_be_read(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def test_an_unknown_name_says_the_nearest() -> None:
+    with pytest.raises(RecipeError, match=r'no recipe is called "cifar100-smal", did you mean "cifar100-small"\?'):
+        load_recipe("cifar100-smal")
+    with pytest.raises(RecipeError, match=r"nowhere\.toml: there is no such recipe file"):
+        load_recipe("nowhere.toml")
+
+
+def test_a_recipe_cannot_be_changed_after_it_was_checked() -> None:
+    recipe = load_recipe("digits")
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe.seed = 1  # type: ignore[misc]
+
+
+def test_a_recipe_can_be_written_in_python() -> None:
+    values = load_recipe("digits").model_dump()
+    assert Recipe(**values) == load_recipe("digits")
