@@ -1,0 +1,180 @@
+"""Data sets from their official addresses: resumed where it stopped, checked, and whole or not there."""
+
+import hashlib
+import http.client
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
+
+from deepshare.errors import DataError
+
+CHUNK = 1 << 20
+ATTEMPTS = 5
+TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A published archive that holds one folder.
+
+    Attributes:
+        folder: The folder in it.
+        url: Its official address.
+        md5: Of the archive as published.
+    """
+
+    folder: str
+    url: str
+    md5: str
+
+    @property
+    def file(self) -> str:
+        """The archive's own name."""
+        return self.url.rsplit("/", 1)[-1]
+
+
+def obtain(archive: Archive, data_dir: Path, needed: Iterable[str], download: bool) -> Path:
+    """Return the archive's folder inside `data_dir`, or `data_dir` itself if that is it; fetch it if allowed.
+
+    Args:
+        archive: What to look for.
+        data_dir: Where.
+        needed: Paths inside the folder that must be there.
+        download: Whether to fetch what is missing.
+    """
+    needed = list(needed)
+    for folder in (data_dir / archive.folder, data_dir):
+        missing = [name for name in needed if not (folder / name).exists()]
+        if not missing:
+            return folder
+        if folder.name == archive.folder and folder.is_dir():
+            raise DataError(f"{folder} lacks {', '.join(missing)}: remove the folder and fetch {archive.url} again")
+    if not download:
+        raise DataError(
+            f"no {archive.folder} in {data_dir}: put that folder there (it is in {archive.url}), "
+            "point --data-dir at it, or allow the download"
+        )
+    return _fetch_folder(archive, data_dir)
+
+
+def _fetch_folder(archive: Archive, data_dir: Path) -> Path:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        file = fetch(archive.url, data_dir / archive.file, archive.md5)
+        folder = _unpack(file, archive, data_dir)
+        file.unlink()
+    except OSError as error:
+        raise DataError(f"cannot write to {data_dir}: {error.strerror or error}") from error
+    return folder
+
+
+def fetch(url: str, path: Path, md5: str) -> Path:
+    """Fetch a file; what an earlier try left is continued, and only a file with the right checksum gets the name."""
+    part = path.with_name(path.name + ".part")
+    if not path.exists():
+        _receive(url, part)
+        part.replace(path)
+    if (found := _md5(path)) != md5:
+        path.unlink()
+        raise DataError(f"{url} gave a file with md5 {found}, not {md5}: it was removed; try again later")
+    return path
+
+
+def _receive(url: str, part: Path) -> None:
+    """Append to the part file until it is whole; a broken connection is taken up again as long as bytes arrive."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress("[bold]{task.description}", *columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(part.stem, total=None)
+        failures = 0
+        while True:
+            before = _size(part)
+            reason = _receive_once(url, part, bar, task)
+            if not reason:
+                return
+            failures = 0 if _size(part) > before else failures + 1
+            if failures == ATTEMPTS or reason.startswith("HTTP"):
+                raise DataError(
+                    f"cannot fetch {url} ({reason}): check the network and try again (it goes on where it stopped), "
+                    f"or fetch it elsewhere and put it at {part.with_suffix('')}"
+                )
+
+
+def _receive_once(url: str, part: Path, bar: Progress, task: TaskID) -> str:
+    """Receive what one connection gives; return why it ended early, or nothing if the file is whole."""
+    request = urllib.request.Request(url)
+    if have := _size(part):
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            # Nothing lies beyond what is here: whole, or longer than the original, which the checksum will tell.
+            return ""
+        return f"HTTP {error.code} {error.reason}"
+    except OSError as error:
+        return str(getattr(error, "reason", error))
+    except http.client.HTTPException as error:
+        return f"{type(error).__name__} {error}"
+    with closing(response):
+        # A server that ignores the range answers 200 and begins from the start, and so must the file.
+        have = have if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        bar.update(task, completed=have, total=total)
+        return _copy(response, part, have, total, bar, task)
+
+
+def _copy(
+    response: http.client.HTTPResponse, part: Path, have: int, total: int | None, bar: Progress, task: TaskID
+) -> str:
+    with part.open("ab") as file:
+        file.truncate(have)
+        while True:
+            try:
+                chunk = response.read1(CHUNK)
+            except (OSError, http.client.HTTPException) as error:
+                return f"connection lost: {error}"
+            if not chunk:
+                break
+            file.write(chunk)
+            have += len(chunk)
+            bar.update(task, completed=have)
+    return "" if total is None or have == total else f"connection closed after {have} of {total} bytes"
+
+
+def _unpack(file: Path, archive: Archive, data_dir: Path) -> Path:
+    """Unpack beside the target and rename, so that a folder of that name is always whole."""
+    with tempfile.TemporaryDirectory(dir=data_dir, prefix=f".{archive.folder}.") as temporary:
+        try:
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as packed:
+                    packed.extractall(temporary)
+            else:
+                with tarfile.open(file) as packed_tar:
+                    packed_tar.extractall(temporary, filter="data")
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+            raise DataError(f"{file} cannot be unpacked ({error}): remove it and fetch it again") from error
+        inner = Path(temporary) / archive.folder
+        if not inner.is_dir():
+            raise DataError(f"{file} holds no folder {archive.folder}: remove it and fetch {archive.url}")
+        return Path(shutil.move(inner, data_dir / archive.folder))
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

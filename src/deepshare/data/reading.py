@@ -1,0 +1,86 @@
+"""From places in an image set to ready batches."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from kornia.enhance import normalize
+from torch import Tensor
+
+from deepshare.data.augment import Transform
+from deepshare.data.images import FileImages, ImageSet
+from deepshare.errors import DataError
+
+READERS = 4  # threads that decode files
+AHEAD = 2  # batches whose files are read while the network works
+
+
+def read_batches(
+    image_set: ImageSet, places: Sequence[Tensor], transform: Transform, draws: Tensor, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches at the given places, transformed by the draws of those places and normalised."""
+    mean, std = (torch.tensor(value, device=device) for value in (image_set.mean, image_set.std))
+    raw = (
+        _read_files(image_set, places) if isinstance(image_set.images, FileImages) else _read_memory(image_set, places)
+    )
+    for place, parts in zip(places, raw, strict=True):
+        chosen, done = draws[place].to(device).split([len(images) for images, _ in parts]), []
+        for (images, labels), own in zip(parts, chosen, strict=True):
+            done.append(_transform(image_set, images.to(device), labels.to(device), transform, own))
+        images, labels = _join(done, image_set.name)
+        yield normalize(images, mean, std), labels.long()
+
+
+Parts = list[tuple[Tensor, Tensor]]
+
+
+def _transform(
+    image_set: ImageSet, images: Tensor, labels: Tensor, transform: Transform, draws: Tensor
+) -> tuple[Tensor, Tensor]:
+    if image_set.ignore is None or not image_set.segmentation:
+        return transform(images, None, draws, 0)[0], labels
+    images, masks = transform(images, labels, draws, image_set.ignore)
+    return images, labels if masks is None else masks
+
+
+def _join(parts: Parts, name: str) -> tuple[Tensor, Tensor]:
+    """Make one batch of parts that may have been of unequal size before they were transformed."""
+    if len({images.shape[1:] for images, _ in parts}) > 1:
+        raise DataError(
+            f"{name}: images of unequal size make no batch: give a crop to train with, Fit to evaluate with"
+        )
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
+
+
+def _read_memory(image_set: ImageSet, places: Sequence[Tensor]) -> Iterator[Parts]:
+    """Yield each batch as one part."""
+    for place in places:
+        if not isinstance(image_set.images, Tensor) or not isinstance(image_set.labels, Tensor):
+            raise TypeError("masks in files want images in files")
+        yield [(image_set.images[place], image_set.labels[place])]
+
+
+def _read_files(image_set: ImageSet, places: Sequence[Tensor]) -> Iterator[Parts]:
+    """Yield each batch image by image, as they may be of unequal size; later batches are read meanwhile."""
+    pool = ThreadPoolExecutor(READERS, thread_name_prefix="deepshare-read")
+    waiting: deque[list[Future[tuple[Tensor, Tensor]]]] = deque()
+    try:
+        for place in places:
+            waiting.append([pool.submit(_read_one, image_set, index) for index in place.tolist()])
+            if len(waiting) > AHEAD:
+                yield [future.result() for future in waiting.popleft()]
+        while waiting:
+            yield [future.result() for future in waiting.popleft()]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _read_one(image_set: ImageSet, index: int) -> tuple[Tensor, Tensor]:
+    images, labels = image_set.images[index], image_set.labels[index]
+    if image_set.segmentation and images.shape[1:] != labels.shape:
+        sizes = f"{tuple(images.shape[1:])} and {tuple(labels.shape)}"
+        raise DataError(f"{image_set.name}: image {index} and its mask differ in size: {sizes}")
+    return images[None], labels[None]

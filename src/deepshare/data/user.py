@@ -1,0 +1,98 @@
+"""A user's own Dataset or DataLoader in the place of a data set of ours."""
+
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from deepshare.data.images import check_labels
+from deepshare.data.seeds import seed_of
+from deepshare.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class UserData:
+    """What is known of a user's own data.
+
+    Attributes:
+        name: What messages call it.
+        classes: The classes' names.
+        ignore: The label that is no class and counts nowhere.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    ignore: int | None
+
+    def _check(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Return a batch as images and labels, or say what is wrong with it."""
+        if not isinstance(batch, Sequence) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+            raise DataError(f"{self.name}: each item must be a pair (image tensor, label), not {type(batch).__name__}")
+        images, labels = batch
+        if not images.is_floating_point():
+            raise DataError(f"{self.name}: images must be float and normalised, not {images.dtype}")
+        if labels.is_floating_point() or labels.ndim not in (1, 3):
+            raise DataError(f"{self.name}: labels must be whole numbers, one per image or one per pixel")
+        check_labels(labels, len(self.classes), self.ignore, self.name)
+        return images, labels.long()
+
+
+@dataclass(frozen=True, eq=False)
+class UserSet(UserData):
+    """A Dataset of (image, label) pairs that come as the network wants them."""
+
+    dataset: "Dataset[Any]"
+
+    def __len__(self) -> int:
+        if not isinstance(self.dataset, Sized):
+            raise DataError(f"{self.name}: {type(self.dataset).__name__} has no length: give it a __len__")
+        return len(self.dataset)
+
+    def read(self, places: Sequence[Tensor], seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Read batches; what the user's transforms draw from torch depends on seed, epoch and the image's place."""
+        for place in places:
+            items = []
+            with torch.random.fork_rng(devices=[]):
+                for index in place.tolist():
+                    torch.manual_seed(seed_of(seed, epoch, index))
+                    items.append(self.dataset[index])
+            yield self._check(default_collate(items))
+
+
+@dataclass(frozen=True, eq=False)
+class UserLoader(UserData):
+    """A DataLoader whose batches come as the network wants them."""
+
+    loader: "DataLoader[Any]"
+
+    def __len__(self) -> int:
+        """Count the batches."""
+        return len(self.loader)
+
+    def read(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Read batches, the first few left out."""
+        yield from map(self._check, islice(self.loader, start, None))
+
+
+def from_dataset(
+    data: "Dataset[Any] | DataLoader[Any]", classes: int | Sequence[str], *, ignore: int | None = None
+) -> UserSet | UserLoader:
+    """Take a Dataset of (image, label) pairs, or a DataLoader, as it is: nothing is augmented or normalised.
+
+    A Dataset is shuffled, shared out among processes and resumed like any data set; a DataLoader is iterated as it
+    is, so its order, and whether that can be repeated, is its own.
+
+    Args:
+        data: Gives float images and whole-number labels or masks.
+        classes: How many, or their names.
+        ignore: The label that is no class.
+    """
+    names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
+    name = type(data).__name__
+    if isinstance(data, DataLoader):
+        return UserLoader(name, names, ignore, data)
+    return UserSet(name, names, ignore, data)
