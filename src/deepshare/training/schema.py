@@ -170,9 +170,9 @@ class SNL(Section):
     """Selective network linearisation, run to learn how many gates each site wants."""
 
     gates: Gates | None = None  # the count at which it stops; None: the budget
-    penalty: Rate = 1e-5
+    lasso: Rate = 1e-5  # weight of the sum of the masks in the loss
     growth: Annotated[float, Field(gt=1)] = 1.1
-    grow_from: Annotated[int, Field(ge=0)] = 5  # the first epoch after which the penalty may grow
+    grow_from: Annotated[int, Field(ge=0)] = 5  # the epoch, from 0, after which the lasso may first grow
     threshold: Rate = 1e-2
     lr: Rate = 1e-3
     batch: Positive = 128

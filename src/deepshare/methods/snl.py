@@ -1,0 +1,100 @@
+"""Selective network linearisation (SNL): every neuron learns whether it keeps its ReLU.
+
+A neuron computes c ReLU(x) + (1 - c) x. The masks c start at 1 and are trained with the weights, under a lasso that
+grows whenever the count of ReLUs stops falling, until few enough are left: so many gates each site wants.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare.methods.base import Method
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.sites import Site, find_sites
+
+
+class MaskedReLU(nn.Module):
+    """A ReLU with one mask per neuron, shared over the batch.
+
+    Attributes:
+        site: The site that it stands at.
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        self.mask = nn.Parameter(torch.ones(site.shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply c ReLU(x) + (1 - c) x, which is x + c ReLU(-x)."""
+        return x + self.mask.view(x.shape[1:]) * F.relu(-x)
+
+
+@dataclass
+class SNL(Method):
+    """The masks, their lasso and the rules of its growth and of the end.
+
+    Attributes:
+        input_size: Size of one input without the batch.
+        gates: The phase ends when so many ReLUs or fewer are left.
+        lasso: Weight of the sum of all |c| in the loss; it grows.
+        growth: What it grows by.
+        grow_from: The epoch, counted from 0, after which it may first grow.
+        threshold: A mask above it is a ReLU that is left.
+        lowest: The lowest count so far; none at the start.
+    """
+
+    input_size: Sequence[int]
+    gates: int
+    lasso: float = 1e-5
+    growth: float = 1.1
+    grow_from: int = 5
+    threshold: float = 1e-2
+    lowest: float = field(default=float("inf"))
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """Put a mask at every site of a plain network; it computes what it computed before."""
+        return replace_sites(model, find_sites(model, self.input_size), MaskedReLU)
+
+    def optimiser(self, model: nn.Module, *, lr: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
+        """Adam over weights and masks together; it knows neither the momentum nor the weight decay of SGD."""
+        return torch.optim.Adam(model.parameters(), lr=lr)
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        """The lasso over all masks."""
+        return self.lasso * torch.stack([module.mask.abs().sum() for module in masks(model)]).sum()
+
+    def end_epoch(self, model: nn.Module, phase: str, epoch: int) -> bool:
+        """Count what is left, let the lasso grow if that did not fall, and end the phase if it is little enough."""
+        left = sum(self.counts(model).values())
+        if left < self.lowest:
+            self.lowest = left
+        elif epoch >= self.grow_from:
+            self.lasso *= self.growth
+        return left <= self.gates
+
+    def counts(self, model: nn.Module) -> dict[str, int]:
+        """The ReLUs that are left at each site; as weights they divide the budget of a plan."""
+        return {module.site.name: int((module.mask > self.threshold).sum()) for module in masks(model)}
+
+    def measures(self, model: nn.Module) -> dict[str, float]:
+        """The lasso and the ReLUs that are left, in all and at each site."""
+        counts = self.counts(model)
+        sites = {f"gates.{name}": float(count) for name, count in counts.items()}
+        return {"lasso": self.lasso, "gates": float(sum(counts.values())), **sites}
+
+    def state(self) -> dict[str, float]:
+        """The lasso and the lowest count."""
+        return {"lasso": self.lasso, "lowest": self.lowest}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Continue with both."""
+        self.lasso, self.lowest = state["lasso"], state["lowest"]
+
+
+def masks(model: nn.Module) -> Iterator[MaskedReLU]:
+    """Every masked ReLU of a network, in the order of its modules."""
+    return (module for module in model.modules() if isinstance(module, MaskedReLU))
