@@ -5,6 +5,9 @@ takes the place of the block's forward. The block keeps its class, its attribute
 """
 
 from collections.abc import Mapping
+from importlib import import_module
+from inspect import Signature, signature
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import fx, nn
@@ -28,17 +31,30 @@ class RewrittenForward:
         """Run the generated forward on the block."""
         return self.function(self.block, *args, **kwargs)
 
+    # torch.export asks a forward for its code and its signature, as if it were always a method.
+    @property
+    def __code__(self) -> CodeType:
+        return self.function.__code__
+
+    @property
+    def __signature__(self) -> Signature:
+        return signature(MethodType(self.function, self.block))
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"block": self.block, "source": self.source, "names": self.names}
+        # Modules such as torch neither copy nor pickle; their names do.
+        modules = {name: value.__name__ for name, value in self.names.items() if isinstance(value, ModuleType)}
+        names = {name: value for name, value in self.names.items() if name not in modules}
+        return {"block": self.block, "source": self.source, "names": names, "modules": modules}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.block, self.source = state["block"], state["source"]
+        self.names = state["names"] | {name: import_module(path) for name, path in state["modules"].items()}
         self._compile()
 
     def _compile(self) -> None:
         space = dict(self.names)
-        exec(compile(self.source, f"<forward of {type(self.block).__name__}>", "exec"), space)
-        self.function = space["forward"]
+        exec(compile(self.source, "<traced forward>", "exec"), space)
+        self.function: FunctionType = space["forward"]
 
 
 def rewrite(block: nn.Module, path: str, activations: Mapping[int, tuple[str, nn.Module]], calls: int) -> None:
