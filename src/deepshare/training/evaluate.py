@@ -1,0 +1,112 @@
+"""How good a network is: exact counts over a data set."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from deepshare.data import Source, Transform, batches, from_dataset, load
+from deepshare.training.losses import NO_LABEL
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a network achieves on a data set.
+
+    Attributes:
+        loss: Mean cross-entropy.
+        n: Images.
+        accuracy: Share of images, or of labelled pixels, whose class is right.
+        miou: Mean intersection over union of the classes that occur; None unless it is segmentation.
+    """
+
+    loss: float
+    n: int
+    accuracy: float
+    miou: float | None = None
+
+    @property
+    def score(self) -> float:
+        """The figure that networks are chosen by: mIoU for segmentation, accuracy otherwise."""
+        return self.accuracy if self.miou is None else self.miou
+
+
+def evaluate(
+    model: nn.Module,
+    data: "str | Source | Dataset[Any] | DataLoader[Any]",
+    *,
+    data_dir: Path | None = None,
+    batch: int = 256,
+) -> Result:
+    """Evaluate a network on the device where it is.
+
+    Args:
+        model: The network; its mode is restored afterwards.
+        data: The name of a data set, whose test images are taken, or any images: a set, a Dataset or a DataLoader.
+        data_dir: Where data sets are.
+        batch: Images at a time; it does not change the result beyond rounding.
+
+    Raises:
+        DataError: The data set is missing or damaged.
+    """
+    source = load(data, data_dir).test if isinstance(data, str) else data
+    if isinstance(source, Dataset | DataLoader):
+        source = from_dataset(source, classes=_outputs(model, source))
+    return measure(model, source, batch=batch)
+
+
+def measure(
+    model: nn.Module, source: Source, *, batch: int, transform: Transform | None = None, limit: int | None = None
+) -> Result:
+    """Evaluate a network on a set, or on its first so many batches."""
+    device = next(model.parameters(), torch.empty(0)).device
+    feed = batches(source, batch, augment=transform, device=device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return _count(model, _first(feed, limit), len(source.classes), source.ignore)
+    finally:
+        model.train(training)
+
+
+def _count(model: nn.Module, feed: Iterable[tuple[Tensor, Tensor]], classes: int, ignore: int | None) -> Result:
+    images_seen, loss, pixels = 0, 0.0, False
+    table = torch.zeros(classes, classes, dtype=torch.long)  # rows: right class, columns: predicted class
+    skip = NO_LABEL if ignore is None else ignore
+    for images, labels in feed:
+        logits = model(images)
+        loss += F.cross_entropy(logits, labels, ignore_index=skip, reduction="sum").item()
+        known = labels != skip
+        pairs = labels[known] * classes + logits.argmax(1)[known]
+        table += torch.bincount(pairs, minlength=classes**2).view(classes, classes).cpu()
+        images_seen += len(images)
+        pixels = labels.ndim > 1
+    right, total = table.diagonal(), max(int(table.sum()), 1)
+    accuracy = int(right.sum()) / total
+    return Result(loss / total, images_seen, accuracy, _mean_iou(table) if pixels else None)
+
+
+def _mean_iou(table: Tensor) -> float:
+    union = table.sum(0) + table.sum(1) - table.diagonal()
+    occurs = union > 0
+    return float((table.diagonal()[occurs].double() / union[occurs]).mean()) if occurs.any() else 0.0
+
+
+def _first(feed: Iterable[tuple[Tensor, Tensor]], limit: int | None) -> Iterable[tuple[Tensor, Tensor]]:
+    return (batch for _, batch in zip(range(limit), feed, strict=False)) if limit is not None else feed
+
+
+def _outputs(model: nn.Module, data: "Dataset[Any] | DataLoader[Any]") -> int:
+    images = next(iter(data))[0] if isinstance(data, DataLoader) else data[0][0][None]
+    device = next(model.parameters(), torch.empty(0)).device
+    training = model.training
+    with torch.no_grad():
+        outputs = int(model.eval()(images.to(device)).shape[1])
+    model.train(training)
+    return outputs

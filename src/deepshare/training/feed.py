@@ -1,0 +1,139 @@
+"""The data of a run: what the loop trains on, what it validates on, and how images are prepared."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from deepshare import data as sets
+from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment, Source, Transform, UserLoader, batches
+from deepshare.data.seeds import generator
+from deepshare.errors import DataError
+from deepshare.training import schema
+from deepshare.training.evaluate import Result, measure
+from deepshare.training.losses import NO_LABEL
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Images for training and validation, and those for the final figure if there are any.
+
+    Attributes:
+        train_set: To train on.
+        validation_set: To choose by.
+        test_set: For the final figure alone.
+        augment: What is done to a training image.
+        prepare: What is done to any other image.
+    """
+
+    train_set: Source
+    validation_set: Source
+    test_set: Source | None
+    augment: Transform | None
+    prepare: Transform | None
+
+    @property
+    def ignore(self) -> int | None:
+        """The label that counts nowhere."""
+        return self.train_set.ignore
+
+    @property
+    def skip(self) -> int:
+        """The same, or a label that never occurs."""
+        return NO_LABEL if self.ignore is None else self.ignore
+
+    def train(self, batch: int, seed: int, epoch: int, fabric: Fabric) -> Batches:
+        """The training batches of one process; a batch of the recipe is shared out among all of them."""
+        enough = isinstance(self.train_set, UserLoader) or len(self.train_set) >= batch
+        return batches(
+            self.train_set,
+            batch // fabric.world_size,
+            seed=seed,
+            epoch=epoch,
+            augment=self.augment,
+            shuffle=True,
+            rank=fabric.global_rank,
+            world=fabric.world_size,
+            drop_last=enough,
+            device=fabric.device,
+        )
+
+    def validate(self, model: nn.Module, batch: int, limit: int | None = None) -> Result:
+        """Evaluate on the validation images."""
+        return measure(model, self.validation_set, batch=batch, transform=self.prepare, limit=limit)
+
+    def test(self, model: nn.Module, batch: int) -> Result | None:
+        """Evaluate on the test images."""
+        if self.test_set is None:
+            return None
+        return measure(model, self.test_set, batch=batch, transform=self.prepare)
+
+
+def make_feed(given: Any, wanted: schema.Data, classes: int, seed: int, data_dir: Path | None) -> Feed:
+    """Load the data set of a recipe, or take what was given in its place.
+
+    Args:
+        given: Nothing, the name of a data set, its splits, one Dataset (validation images are cut from it), or a
+            sequence of two or three sets, Datasets or DataLoaders: training, validation, test.
+        wanted: What the recipe says.
+        classes: How many the network tells apart, for a Dataset or DataLoader that does not say.
+        seed: Of the validation split.
+        data_dir: Where data sets are.
+
+    Raises:
+        DataError: The data is missing, damaged or not enough.
+    """
+    if given is None or isinstance(given, str):
+        given = sets.load(
+            given or wanted.name,
+            data_dir,
+            validation=wanted.validation,
+            seed=seed,
+            subset=wanted.subset,
+            image_size=wanted.image_size,
+        )
+    if isinstance(given, sets.Splits):
+        given = (given.train, given.validation, given.test)
+    elif not isinstance(given, Sequence):
+        given = _split(given, wanted.validation, seed)
+    parts = [_source(part, classes) for part in given]
+    if len(parts) not in (2, 3):
+        raise DataError(f"{len(parts)} data sets were given: give training and validation, and test if there is one")
+    train, prepare = transforms(parts[0], wanted)
+    return Feed(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare)
+
+
+def transforms(source: Source, wanted: schema.Data) -> tuple[Transform | None, Transform | None]:
+    """What is done to training images and to all others; a user's own data comes ready."""
+    if not isinstance(source, ImageSet):
+        return None, None
+    settings = wanted.augmentation
+    strength = settings.jitter
+    jitter = Jitter(strength, strength, strength, settings.hue) if strength or settings.hue else None
+    if not source.segmentation:
+        return Augment(settings.crop_padding, settings.flip, jitter), None
+    size = (wanted.image_size, wanted.image_size)
+    crop = (settings.crop, settings.crop) if settings.crop else size
+    return SceneAugment(crop, settings.scale or (1.0, 1.0), settings.flip, jitter), Fit(size)
+
+
+def _source(part: Any, classes: int) -> Source:
+    return sets.from_dataset(part, classes) if isinstance(part, Dataset | DataLoader) else part
+
+
+def _split(data: Any, validation: int | float, seed: int) -> tuple[Any, Any]:
+    if isinstance(data, ImageSet):
+        return sets.images.cut(data, validation, seed)
+    if not isinstance(data, Dataset):
+        raise DataError("a DataLoader cannot be split: give two, for training and validation")
+    total = len(data)  # type: ignore[arg-type]
+    count = validation if isinstance(validation, int) else round(validation * total)
+    if not 0 < count < total:
+        raise DataError(f"cannot cut {count} validation images from {total}: change data.validation")
+    order = torch.randperm(total, generator=generator(seed, "validation")).tolist()
+    return Subset(data, order[count:]), Subset(data, order[:count])

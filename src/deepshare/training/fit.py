@@ -1,0 +1,245 @@
+"""From nothing to a trained network in one call: teachers, GELU phase, switch, finetune."""
+
+import copy
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from deepshare.data import check_classes
+from deepshare.data.seeds import seed_of
+from deepshare.errors import CheckpointError, PlanMismatchError, RecipeError, UnsupportedModelError
+from deepshare.methods.base import Method
+from deepshare.methods.deepshare import DeepShare
+from deepshare.sharing.plan import Plan, plan
+from deepshare.sharing.sites import find_sites
+from deepshare.training import allocate
+from deepshare.training.evaluate import Result
+from deepshare.training.feed import make_feed
+from deepshare.training.folder import RunFolder, describe_environment
+from deepshare.training.given import is_shared, plan_of, unshared
+from deepshare.training.hardware import Hardware
+from deepshare.training.loop import Setting
+from deepshare.training.networks import gelu_network, plain_network
+from deepshare.training.phases import Training
+from deepshare.training.progress import Reporter
+from deepshare.training.recipe import Phase, Recipe, load_recipe
+from deepshare.training.weights import Kind, Label, fill, plan_checksum, read_weights, write_file
+
+
+def fit(
+    model: nn.Module | None = None,
+    *,
+    recipe: str | Path | Recipe,
+    out: str | Path,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    resume: bool = False,
+    dry_run: bool = False,
+    hardware: Hardware | None = None,
+    reporter: Reporter | None = None,
+) -> nn.Module:
+    """Train a network as a recipe says, with all that it needs: its teacher, and the plain network where it starts.
+
+    Everything is saved in the run folder after each epoch; the teacher and the plain network have run folders of their
+    own inside it, and `teacher.weights` or `plain.weights` in a recipe take finished ones instead.
+
+    Args:
+        model: A network of your own, plain or shared, which the recipe's takes the place of; it is not touched.
+        recipe: A recipe, or its name or file.
+        out: The run folder.
+        data: Your own data: a Dataset, or (training, validation) or (training, validation, test), each a Dataset or a
+            DataLoader; or the name of a data set. By default the recipe's.
+        data_dir: Where data sets are.
+        resume: Whether to go on with the run in the folder; it ends bit for bit as if it had not been interrupted.
+        dry_run: Whether to train only one batch of every phase, and to keep nothing.
+        hardware: Where it runs.
+        reporter: Who is told; by default nobody.
+
+    Returns:
+        The trained network, on the CPU and ready for inference.
+
+    Raises:
+        RecipeError: The recipe is wrong, or its learning rate too high.
+        DataError: The data is missing, damaged or does not fit the network.
+        CheckpointError: The folder holds something else, or a file in it is damaged or cannot be written.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    hardware = hardware or Hardware()
+    fabric = hardware.launch()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        if dry_run:
+            out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
+        _check_batches(recipe, fabric.world_size)
+        feed = make_feed(data, recipe.data, recipe.model.classes, recipe.seed, Path(data_dir) if data_dir else None)
+        setting = Setting(recipe, fabric, feed, reporter or Reporter(), hardware.compile, dry_run)
+        trained = _Fitting(setting, Path(out), model, asdict(hardware)).run(resume)
+        return trained.to("cpu").eval()
+
+
+@dataclass
+class _Fitting:
+    """All networks of one recipe."""
+
+    setting: Setting
+    out: Path
+    given: nn.Module | None
+    hardware: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.recipe = self.setting.recipe
+        self.input_size = _input_size(self.setting)
+
+    def run(self, resume: bool) -> nn.Module:
+        run = RunFolder(self.out)
+        base = self._base("shared")
+        source = self.setting.feed.train_set
+        check_classes(source.name, len(source.classes), _outputs(base, self.input_size))
+        planned = self._plan(base) if self.recipe.method.name == "deepshare" else None
+        run.check(self.recipe, resume=resume)
+        _check_plan(run, planned)
+        self._begin(run, planned)
+        trained = self._plain(run) if planned is None else self._shared(run, planned)
+        self._finish(run, trained, planned)
+        return trained
+
+    def _base(self, role: str) -> nn.Module:
+        """The plain network before training."""
+        if self.given is None:
+            return plain_network(self.recipe, role)
+        return unshared(self.given) if is_shared(self.given) else copy.deepcopy(self.given)
+
+    def _plan(self, base: nn.Module) -> Plan:
+        if self.given is not None and is_shared(self.given):
+            return plan_of(self.given, self.input_size)
+        budget = self.recipe.budget
+        if budget is None:
+            raise RecipeError("the recipe has no [budget]")
+        sites = find_sites(base, self.input_size)
+        weights = allocate.weights(budget.allocate, sites)
+        if weights and budget.first_site_only:
+            weights = allocate.of_first_sites(weights, sites, max_group=budget.max_group)
+        return plan(
+            base,
+            self.input_size,
+            budget.gates,
+            weights,
+            layer_sharing=budget.layer_sharing,
+            max_group=budget.max_group,
+            mapping=self.recipe.method.mapping,
+            affine=self.recipe.method.affine,
+        )
+
+    def _plain(self, run: RunFolder) -> nn.Module:
+        teacher = self._teacher() if self._phase("plain").distill else None
+        return self._train(run, "plain", self._base("plain"), Method(), ("plain",), teacher=teacher)
+
+    def _teacher(self) -> nn.Module:
+        network = gelu_network(self._base("teacher"), self.input_size)
+        return self._train(RunFolder(self.out / "teacher"), "gelu", network, Method(), ("teacher",))
+
+    def _shared(self, run: RunFolder, planned: Plan) -> nn.Module:
+        settings = self.recipe.method
+        method = DeepShare(planned, settings.start, settings.sharpness, seed_of(self.recipe.seed, "alpha and beta"))
+        teacher = self._teacher() if self.recipe.needs_teacher else None
+        if self.given is not None and is_shared(self.given):
+            network = copy.deepcopy(self.given)
+        else:
+            start = self._plain(RunFolder(self.out / "plain")) if self.recipe.needs_plain else self._base("shared")
+            network = method.convert(start)
+        names = tuple(name for name in ("gelu", "switch", "finetune") if getattr(self.recipe, name))
+        return self._train(run, "shared", network, method, names, planned=planned, teacher=teacher)
+
+    def _train(
+        self,
+        run: RunFolder,
+        kind: Kind,
+        network: nn.Module,
+        method: Method,
+        names: tuple[str, ...],
+        *,
+        planned: Plan | None = None,
+        teacher: nn.Module | None = None,
+    ) -> nn.Module:
+        """Train a network, or take it if a finished one is there."""
+        finished = getattr(getattr(self.recipe, names[0]), "weights", None)
+        if finished is not None or run.model.exists():
+            path = run.model if finished is None else _weights_file(Path(finished))
+            self.setting.reporter.note(f"{names[0]}: taken from {path}")
+            return _filled(network, path, kind, planned)
+        self._begin(run, planned)
+        label = Label(kind, self.input_size, plan_checksum(planned), own=self.given is not None)
+        phases = {name: self._phase(name) for name in names}
+        return Training(self.setting, network, method, phases, run, label, teacher).run()
+
+    def _phase(self, name: str) -> Phase:
+        phase: Phase = getattr(self.recipe, name)
+        return phase.model_copy(update={"distill": self.recipe.distill_weight(name)})
+
+    def _begin(self, run: RunFolder, planned: Plan | None) -> None:
+        if self.setting.fabric.is_global_zero:
+            run.begin(self.recipe, describe_environment(self.recipe.seed, self.hardware), planned)
+        self.setting.fabric.barrier()
+
+    def _finish(self, run: RunFolder, network: nn.Module, planned: Plan | None) -> None:
+        """Write the final figures, of the last weights and of the best."""
+        if self.setting.dry or run.result.exists() or not self.setting.fabric.is_global_zero:
+            return
+        batch = self._phase("plain" if planned is None else "finetune").batch
+        figures = {"last": _figures(self.setting.feed.test(network, batch))}
+        chosen = copy.deepcopy(network)
+        fill(chosen, read_weights(run.best)[0], run.best)
+        figures["best"] = _figures(self.setting.feed.test(chosen, batch))
+        gates = planned.gates if planned else find_sites(network, self.input_size).neurons
+        lines = run.lines()
+        result = {"gates": gates, "test": figures, "seconds": round(sum(line["seconds"] for line in lines), 1)}
+        write_file(run.result, (json.dumps(result, indent=1) + "\n").encode())
+
+
+def _figures(result: Result | None) -> dict[str, float] | None:
+    return None if result is None else {key: value for key, value in asdict(result).items() if value is not None}
+
+
+def _filled(network: nn.Module, path: Path, kind: Kind, planned: Plan | None) -> nn.Module:
+    tensors, label = read_weights(path)
+    if label.network != kind or label.plan != plan_checksum(planned):
+        raise CheckpointError(f"{path} is a {label.network} network where a {kind} one is due: give another")
+    fill(network, tensors, path)
+    return network
+
+
+def _weights_file(path: Path) -> Path:
+    return RunFolder(path).model if path.is_dir() else path
+
+
+def _check_batches(recipe: Recipe, processes: int) -> None:
+    for name, phase in recipe.phases.items():
+        if phase.batch % processes:
+            raise RecipeError(f"{name}.batch = {phase.batch} cannot be shared by {processes} processes: change it")
+
+
+def _check_plan(run: RunFolder, planned: Plan | None) -> None:
+    if planned and run.plan.exists() and Plan.load(run.plan) != planned:
+        raise PlanMismatchError(f"{run.plan} is another plan than the recipe's: give another folder")
+
+
+def _input_size(setting: Setting) -> tuple[int, ...]:
+    """Size of one prepared image."""
+    images, _ = next(iter(setting.feed.train(setting.fabric.world_size, 0, 0, setting.fabric)))
+    return tuple(images.shape[1:])
+
+
+def _outputs(model: nn.Module, input_size: tuple[int, ...]) -> int:
+    with torch.no_grad():
+        output = copy.deepcopy(model).to("meta").eval()(torch.zeros(1, *input_size, device="meta"))
+    if not isinstance(output, torch.Tensor):
+        kind = type(output).__name__
+        raise UnsupportedModelError(f"{type(model).__name__} returns a {kind}: wrap it so that it returns logits")
+    return int(output.shape[1])

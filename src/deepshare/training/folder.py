@@ -1,0 +1,177 @@
+"""The folder of one run, and what may be done with it."""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepshare.errors import CheckpointError
+from deepshare.sharing.plan import Plan
+from deepshare.training.recipe import Recipe, load_recipe, to_toml
+from deepshare.training.state import State
+from deepshare.training.weights import write_file
+
+PACKAGES = ("deepshare", "torch", "lightning-fabric", "safetensors", "numpy", "kornia")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run. Weights are there once it is finished; until then there is a state to go on from."""
+
+    path: Path
+
+    @property
+    def model(self) -> Path:
+        """Weights after the last epoch."""
+        return self.path / "model.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """Weights after the epoch of the last phase that was best on the validation images."""
+        return self.path / "best.safetensors"
+
+    @property
+    def soft(self) -> Path:
+        """Weights at the end of the GELU phase, the teacher of what follows; gone when the run is finished."""
+        return self.path / "gelu.safetensors"
+
+    @property
+    def state(self) -> Path:
+        """What is needed to resume; gone when the run is finished."""
+        return self.path / "state.pt"
+
+    @property
+    def plan(self) -> Path:
+        """The plan, where gates are shared."""
+        return self.path / "plan.json"
+
+    @property
+    def recipe(self) -> Path:
+        """The recipe as resolved."""
+        return self.path / "recipe.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """One line for each epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """The figures on the test images, written last of all."""
+        return self.path / "result.json"
+
+    def check(self, recipe: Recipe, *, resume: bool) -> None:
+        """See whether a run of a recipe may use the folder; nothing is touched.
+
+        Raises:
+            CheckpointError: It holds something else, or a run that was not to be resumed.
+        """
+        if not self.path.exists() or not any(True for _ in self._visible()):
+            return
+        if not self.path.is_dir():
+            raise CheckpointError(f"{self.path} is a file: give a folder")
+        if not resume:
+            raise CheckpointError(f"{self.path} is not empty: resume its run with --resume, or give another folder")
+        if not self.recipe.is_file():
+            raise CheckpointError(f"{self.path} is no run folder (it has no recipe.toml): give another folder")
+        changed = list(_differences(load_recipe(self.recipe), recipe))
+        if changed:
+            raise CheckpointError(
+                f"{self.path} was begun with another recipe ({'; '.join(changed)}): "
+                "resume with the old values or give another folder"
+            )
+
+    def begin(self, recipe: Recipe, environment: Mapping[str, Any], plan: Plan | None) -> None:
+        """Create the folder and write what is known from the start; a resumed run keeps what it has."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be made ({error.strerror}): give another folder") from error
+        if not self.recipe.exists():
+            write_file(self.recipe, to_toml(recipe).encode())
+            write_file(self.path / "environment.json", (json.dumps(environment, indent=1) + "\n").encode())
+        if plan and not self.plan.exists():
+            plan.save(self.plan)
+        for file in (self.model, self.best, self.soft, self.state, self.plan, self.recipe, self.metrics, self.result):
+            for leftover in self.path.glob(f".{file.name}.*"):  # temporary names of a run that was killed
+                leftover.unlink()
+
+    def read_state(self) -> State | None:
+        """The state to go on from; None if no epoch has been saved yet."""
+        return State.load(self.state) if self.state.exists() else None
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line to the record."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            reason = f"cannot be written ({error.strerror}): make room and resume"
+            raise CheckpointError(f"{self.metrics} {reason}") from error
+
+    def truncate(self, lines: int) -> None:
+        """Forget what was recorded after the state that is resumed."""
+        if self.metrics.exists():
+            kept = self.metrics.read_bytes().splitlines(keepends=True)[:lines]
+            write_file(self.metrics, b"".join(kept))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The record."""
+        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+
+    def clean(self) -> None:
+        """Remove what only an unfinished run needs."""
+        self.soft.unlink(missing_ok=True)
+        self.state.unlink(missing_ok=True)
+
+    def _visible(self) -> Iterator[Path]:
+        if not self.path.is_dir():
+            yield self.path
+            return
+        yield from (file for file in self.path.iterdir() if not file.name.startswith("."))
+
+
+def describe_environment(seed: int, hardware: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run ran on."""
+    return {
+        "command": sys.argv,
+        "seed": seed,
+        **hardware,
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor()
+
+
+def _differences(old: Recipe, new: Recipe) -> Iterator[str]:
+    before, after = dict(_flat(old.model_dump(), "")), dict(_flat(new.model_dump(), ""))
+    for key in before | after:
+        if before.get(key) != after.get(key):
+            yield f"{key} was {before.get(key)} and is {after.get(key)}"
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,49 @@
+"""Where and how a network is trained, apart from what decides the result."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from lightning_fabric import Fabric
+
+Precision = Literal["32-true", "bf16-mixed", "bf16-true", "64-true"]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The machine's side of a run.
+
+    Several processes share each batch; every one of them has BatchNorm statistics of its own part of it, and those of
+    the first are saved.
+
+    Attributes:
+        accelerator: `cpu`, `cuda`, `mps`, or `auto` for the best there is.
+        devices: Processes on each machine.
+        num_nodes: Machines; all of them must see the run folder.
+        precision: Of the forward and backward pass.
+        compile: Whether to compile the network.
+        deterministic: Whether to refuse operations that may differ from run to run.
+    """
+
+    accelerator: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    precision: Precision = "32-true"
+    compile: bool = False
+    deterministic: bool = False
+
+    def launch(self) -> Fabric:
+        """Start the processes; in each of them this returns."""
+        several = self.devices * self.num_nodes > 1
+        fabric = Fabric(
+            accelerator=self.accelerator,
+            devices=self.devices,
+            num_nodes=self.num_nodes,
+            precision=self.precision,
+            strategy="ddp" if several else "auto",
+        )
+        fabric.launch()
+        if self.deterministic:
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
+        return fabric

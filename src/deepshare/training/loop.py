@@ -1,0 +1,142 @@
+"""The one training loop: every method, phase and network goes through `train_epoch`."""
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.wrappers import _FabricModule, _FabricOptimizer
+from torch import Tensor, nn
+
+from deepshare.data.seeds import seed_of
+from deepshare.errors import RecipeError
+from deepshare.methods.base import Method
+from deepshare.training.feed import Feed
+from deepshare.training.losses import cross_entropy, distillation
+from deepshare.training.progress import Reporter
+from deepshare.training.recipe import Phase, Recipe
+from deepshare.training.schedules import rate
+
+LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all networks of one recipe are trained with.
+
+    Attributes:
+        recipe: The recipe.
+        fabric: Devices and processes.
+        feed: The data.
+        reporter: Who is told.
+        compile: Whether to compile the network.
+        dry: Whether every phase is only one batch.
+    """
+
+    recipe: Recipe
+    fabric: Fabric
+    feed: Feed
+    reporter: Reporter
+    compile: bool = False
+    dry: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """One phase at work.
+
+    Attributes:
+        name: The phase.
+        phase: What the recipe says of it; its `distill` is the weight of the teacher.
+        seed: Of everything random in it.
+        model: The network.
+        module: The same as the devices see it: compiled, or one of several processes.
+        optimiser: Over its parameters.
+        method: What is special about the network.
+        teacher: Whom it learns from.
+    """
+
+    name: str
+    phase: Phase
+    seed: int
+    model: nn.Module
+    module: _FabricModule
+    optimiser: _FabricOptimizer
+    method: Method
+    teacher: nn.Module | None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Means over the images of an epoch, and the learning rate of its last step."""
+
+    loss: float
+    accuracy: float
+    lr: float
+
+
+def train_epoch(setting: Setting, work: Work, epoch: int) -> Trained:
+    """Train for one epoch, counted from 0; what is random in it depends on seed, epoch and step alone.
+
+    Raises:
+        RecipeError: The loss is no longer a number.
+    """
+    feed = setting.feed.train(work.phase.batch, work.seed, epoch, setting.fabric)
+    steps = len(feed)
+    sums = torch.zeros(3, device=setting.fabric.device)  # loss over images, right labels, labels
+    images_seen, lr = 0, work.phase.lr
+    work.module.train()
+    for step, (images, labels) in enumerate(feed):
+        lr = rate(work.phase, epoch * steps + step, steps)
+        torch.manual_seed(seed_of(work.seed, epoch, step, setting.fabric.global_rank))  # dropout
+        loss, right, known = _step(setting, work, images, labels, lr)
+        sums += torch.stack([loss * len(images), right, known])
+        images_seen += len(images)
+        if step % LOOK_EVERY == LOOK_EVERY - 1:
+            mean = check_finite(float(sums[0]) / images_seen, work.name, epoch)
+            setting.reporter.step((step + 1) / steps, mean)
+        if setting.dry:
+            break
+    return _totals(setting.fabric, work, epoch, sums, images_seen, lr)
+
+
+def _step(setting: Setting, work: Work, images: Tensor, labels: Tensor, lr: float) -> tuple[Tensor, Tensor, Tensor]:
+    for group in work.optimiser.param_groups:
+        group["lr"] = lr
+    logits = work.module(images)
+    loss = _loss(setting, work, images, logits, labels)
+    setting.fabric.backward(loss)
+    work.optimiser.step()
+    work.optimiser.zero_grad()
+    known = labels != setting.feed.skip
+    return loss.detach(), (logits.detach().argmax(1) == labels).sum(), known.sum()
+
+
+def _loss(setting: Setting, work: Work, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    weights = setting.recipe.distillation
+    loss = weights.ce_weight * cross_entropy(logits, labels, setting.feed.ignore)
+    if work.teacher is not None:
+        with torch.no_grad(), setting.fabric.autocast():
+            target = work.teacher(images)
+        loss = loss + (work.phase.distill or 0.0) * distillation(logits, target.to(logits.dtype), weights.temperature)
+    penalty = work.method.penalty(work.model)
+    return loss if penalty is None else loss + penalty
+
+
+def check_finite(loss: float, phase: str, epoch: int) -> float:
+    """Return the loss, or stop a run whose loss is no longer a number."""
+    if math.isfinite(loss):
+        return loss
+    raise RecipeError(
+        f"the loss is {loss} in epoch {epoch + 1} of {phase}; what was saved before that epoch is kept: "
+        f"start anew with a lower {phase}.lr"
+    )
+
+
+def _totals(fabric: Fabric, work: Work, epoch: int, sums: Tensor, images: int, lr: float) -> Trained:
+    everywhere = torch.cat([sums, sums.new_tensor([float(images)])])
+    if fabric.world_size > 1:
+        everywhere = cast("Tensor", fabric.all_reduce(everywhere, reduce_op="sum"))
+    loss, right, known, seen = everywhere.tolist()
+    return Trained(check_finite(loss / seen, work.name, epoch), right / max(known, 1), lr)

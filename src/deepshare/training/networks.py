@@ -1,0 +1,128 @@
+"""The networks of a recipe: as built, with GELU at every site, and read back from files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from deepshare import zoo
+from deepshare.data.seeds import seed_of
+from deepshare.errors import CheckpointError
+from deepshare.sharing.convert import replace_sites, share
+from deepshare.sharing.plan import Plan
+from deepshare.sharing.sites import find_sites
+from deepshare.training.folder import RunFolder
+from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.weights import Kind, fill, plan_checksum, read_weights
+
+
+class GELU(nn.Module):
+    """GELU that can stand where a ReLU worked in place on a tensor that is read again."""
+
+    inplace = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply x Phi(x)."""
+        return x.copy_(F.gelu(x.clone())) if self.inplace else F.gelu(x)
+
+
+def plain_network(recipe: Recipe, role: str) -> nn.Module:
+    """Build the network that a recipe names; its random weights depend on the seed and on the role."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(recipe.seed, "start", role))
+        model = zoo.build(recipe.model.name, classes=recipe.model.classes, **recipe.model.arguments)
+    if recipe.model.weights:
+        start_from(model, Path(recipe.model.weights), recipe.model.classes)
+    return model
+
+
+def gelu_network(model: nn.Module, input_size: Sequence[int]) -> nn.Module:
+    """Make a copy of a network with GELU in the place of every ReLU."""
+    return replace_sites(model, find_sites(model, input_size), lambda site: GELU())
+
+
+def start_from(model: nn.Module, path: Path, classes: int) -> None:
+    """Load weights that a network starts from.
+
+    Args:
+        model: The network.
+        path: A run folder of the same network, a safetensors file or a file of torch.save with a state_dict.
+        classes: The network's outputs. A last layer of another number of classes is left as it is.
+
+    Raises:
+        CheckpointError: The file cannot be read or holds the weights of another network.
+    """
+    tensors = read_weights(RunFolder(path).model)[0] if path.is_dir() else _read_any(path)
+    head = {
+        key: value
+        for key, value in model.state_dict().items()
+        if key in tensors and len(value.shape) and len(value) == classes and value.shape[1:] == tensors[key].shape[1:]
+    }
+    new = {key: value for key, value in head.items() if value.shape != tensors[key].shape}
+    fill(model, {**tensors, **new}, path)
+
+
+def _read_any(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{path} cannot be read ({reason}): give a safetensors file or a state_dict") from error
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise CheckpointError(f"{path} holds no state_dict: save the model's state_dict() alone")
+    return content
+
+
+def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = False) -> nn.Module:
+    """Rebuild the network of a finished run from its folder alone.
+
+    Args:
+        folder: The run folder.
+        model: The network as it was given to `fit`, if it was the user's own; it is not touched.
+        best: Whether to take the weights that were best on the validation images instead of the last.
+
+    Returns:
+        The network, on the CPU and ready for inference.
+
+    Raises:
+        CheckpointError: The folder is unfinished, damaged, from another plan or no run folder.
+    """
+    run = RunFolder(Path(folder))
+    _check_finished(run)
+    path = run.best if best else run.model
+    tensors, label = read_weights(path)
+    plan = Plan.load(run.plan) if label.network == "shared" else None
+    if label.plan != plan_checksum(plan):
+        raise CheckpointError(f"{path} was trained with another plan than {run.plan}: restore the plan of the run")
+    if model is None and label.own:
+        raise CheckpointError(f"{run.path} was trained from a model of your own: give it as model=")
+    base = model if model is not None else _build(load_recipe(run.recipe))
+    network = convert(base, label.network, label.input_size, plan)
+    fill(network, tensors, path)
+    return network.eval()
+
+
+def convert(model: nn.Module, kind: Kind, input_size: Sequence[int], plan: Plan | None) -> nn.Module:
+    """Make a plain network into the kind of network that a weights file is for."""
+    if plan is not None:
+        return share(model, plan)
+    return gelu_network(model, input_size) if kind == "gelu" else model
+
+
+def _build(recipe: Recipe) -> nn.Module:
+    return zoo.build(recipe.model.name, classes=recipe.model.classes, **recipe.model.arguments)
+
+
+def _check_finished(run: RunFolder) -> None:
+    if not run.path.is_dir():
+        raise CheckpointError(f"there is no folder {run.path}: give the folder of a finished run")
+    if not run.recipe.is_file():
+        raise CheckpointError(f"{run.path} is no run folder (it has no recipe.toml): give the folder of a finished run")
+    if not run.model.is_file():
+        raise CheckpointError(f"the run in {run.path} is not finished: finish it with --resume")

@@ -1,0 +1,118 @@
+"""Weights as safetensors files that know what they are: which network, which plan, and their own checksum."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as parse
+from safetensors.torch import save as dump
+from torch import Tensor, nn
+
+from deepshare.errors import CheckpointError
+from deepshare.files import write_atomically
+from deepshare.sharing.plan import Plan
+
+Kind = Literal["plain", "gelu", "shared"]
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a weights file says of itself.
+
+    Attributes:
+        network: The plain network, the same with GELU at every site, or with shared gates.
+        input_size: Size of one input without the batch.
+        plan: Checksum of the plan that its gates are shared by; empty without one.
+        own: Whether the user gave the network, so that no recipe can rebuild it.
+    """
+
+    network: Kind
+    input_size: tuple[int, ...]
+    plan: str = ""
+    own: bool = False
+
+
+def plan_checksum(plan: Plan | None) -> str:
+    """A plan in 64 characters; empty for none."""
+    return hashlib.sha256(plan.to_json().encode()).hexdigest() if plan else ""
+
+
+def save_weights(path: Path, model: nn.Module, label: Label) -> None:
+    """Write a network's weights, whole or not at all.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    # Copies, since safetensors takes neither tied weights nor other layouts in memory.
+    tensors = {
+        key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for key, value in model.state_dict().items()
+    }
+    about = {"format": "pt", "deepshare": json.dumps(asdict(label)), "checksum": _checksum(tensors)}
+    write_file(path, dump(tensors, about))
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file of a run folder, whole or not at all; what was there before stays if that fails."""
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be written ({error.strerror}): what was saved before is kept; make room and resume"
+        ) from error
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], Label]:
+    """Read a weights file and check that it is whole.
+
+    Raises:
+        CheckpointError: The file is missing, damaged or not from a run.
+    """
+    try:
+        content = path.read_bytes()
+        tensors = parse(content)
+        about = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}): give the folder of a finished run") from error
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged ({error}): restore it or train again") from error
+    if "checksum" not in about:
+        raise CheckpointError(f"{path} was not written by deepshare: give it as the weights of a model instead")
+    if about["checksum"] != _checksum(tensors):
+        raise CheckpointError(f"{path} is damaged (its checksum is wrong): restore it or train again")
+    label = json.loads(about["deepshare"])
+    return tensors, Label(**{**label, "input_size": tuple(label["input_size"])})
+
+
+def fill(model: nn.Module, tensors: Tensors, source: Path) -> None:
+    """Load weights into a model, all of them or none.
+
+    Raises:
+        CheckpointError: They are the weights of another network; the message names the first differences.
+    """
+    own = model.state_dict()
+    missing = [f"{key} is missing" for key in own if key not in tensors]
+    unknown = [f"{key} is unknown" for key in tensors if key not in own]
+    unequal = [
+        f"{key} has shape {tuple(tensors[key].shape)}, not {tuple(own[key].shape)}"
+        for key in own
+        if key in tensors and tensors[key].shape != own[key].shape
+    ]
+    if problems := missing + unknown + unequal:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise CheckpointError(f"{source} holds the weights of another network ({'; '.join(problems[:3])}{more})")
+    model.load_state_dict(tensors)
+
+
+def _checksum(tensors: Tensors) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(tensors):
+        digest.update(key.encode())
+        digest.update(tensors[key].contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
