@@ -6,7 +6,7 @@ hold only its differences; what is recorded is always the resolved whole.
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -18,7 +18,7 @@ from deepshare.errors import RecipeError
 from deepshare.training.recipe_keys import explain, key_type, nearest, read_text
 from deepshare.training.schema import PHASES, Phase, Recipe
 
-__all__ = ["Phase", "Recipe", "load_recipe", "names", "to_toml"]
+__all__ = ["Phase", "Recipe", "differences", "load_recipe", "names", "to_toml"]
 
 _FOLDER = resources.files("deepshare.training") / "recipes"
 
@@ -58,6 +58,21 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, object] | None
 def to_toml(recipe: Recipe) -> str:
     """Write a resolved recipe as TOML; ``load_recipe`` reads the same recipe back."""
     return "\n".join(_lines(recipe.model_dump(mode="json", exclude_none=True), "")) + "\n"
+
+
+def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
+    """Return the old and the new value of every key that differs, by dotted key; None is no value."""
+    before, after = (dict(_flat(recipe.model_dump(mode="json"), "")) for recipe in (old, new))
+    changed = (key for key in before | after if before.get(key) != after.get(key))
+    return {key: (before.get(key), after.get(key)) for key in changed}
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _locate(name_or_path: str | Path) -> Traversable:
