@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -86,8 +86,7 @@ def _export(model: nn.Module, input_size: Sequence[int]) -> "ModelProto":
         raise ExportError(f"{type(model).__name__} could not be exported: {reason}") from error
     finally:
         model.train(training)
-    assert program is not None, "with dynamo=True and no file the exporter returns a program"
-    return program.model_proto
+    return cast("torch.onnx.ONNXProgram", program).model_proto
 
 
 def _count(proto: "ModelProto") -> int:

@@ -1,0 +1,147 @@
+"""Sites are found by running, however a network calls its ReLUs."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare import find_sites
+from deepshare.errors import UnsupportedModelError
+from deepshare.sharing.sites import Sites
+
+
+class Mixed(nn.Module):
+    """One module of its own, one used twice, functions of every spelling, and what else compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.own = nn.ReLU()
+        self.twice = nn.ReLU(inplace=True)
+        self.pool = nn.MaxPool2d(2)
+        self.bounded = nn.ReLU6()
+        self.head = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.own(self.conv(x))
+        x = self.twice(x - 1)
+        x = self.pool(self.twice(x - 1))
+        x = torch.relu(F.relu(x - 1) - 1)
+        x = (x - 1).relu().mean((2, 3))
+        return F.relu_(self.bounded(self.head(x)))
+
+
+def test_every_kind_of_call_in_order() -> None:
+    sites = find_sites(Mixed(), (3, 8, 8))
+    assert [(site.name, site.shape, site.kind) for site in sites] == [
+        ("own", (4, 8, 8), "module"),
+        ("twice_1", (4, 8, 8), "reused"),
+        ("twice_2", (4, 8, 8), "reused"),
+        ("relu_1", (4, 4, 4), "function"),
+        ("relu_2", (4, 4, 4), "function"),
+        ("relu_3", (4, 4, 4), "function"),
+        ("relu_4", (6, 1, 1), "function"),
+    ]
+    assert sites.neurons == 3 * 4 * 64 + 3 * 4 * 16 + 6
+
+
+def test_what_else_compares() -> None:
+    others = find_sites(Mixed(), (3, 8, 8)).others
+    assert [(other.name, other.what, other.comparisons) for other in others] == [
+        ("pool", "max_pool2d", 3 * 4 * 16),
+        ("bounded", "relu6", 2 * 6),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layer", "what", "comparisons"),
+    [
+        (nn.Hardswish(), "hardswish", 2 * 3 * 64),
+        (nn.LeakyReLU(), "leaky_relu", 3 * 64),
+        (nn.AdaptiveMaxPool2d(1), "adaptive_max_pool2d", 3 * 63),
+        (nn.MaxPool2d((3, 2), 2), "max_pool2d", 5 * 3 * 3 * 4),
+        (nn.Hardtanh(0.0, 3.0), "hardtanh", 2 * 3 * 64),
+    ],
+)
+def test_comparisons_of_other_layers(layer: nn.Module, what: str, comparisons: int) -> None:
+    others = find_sites(nn.Sequential(layer), (3, 8, 8)).others
+    assert [(other.what, other.comparisons) for other in others] == [(what, comparisons)]
+
+
+def test_the_model_is_not_touched() -> None:
+    model = Mixed().train()
+    before = {name: (value.clone(), value.device) for name, value in model.state_dict().items()}
+    find_sites(model, (3, 8, 8))
+    assert model.training
+    assert not model._forward_hooks
+    assert not model.own._forward_pre_hooks
+    assert all(torch.equal(value, before[name][0]) for name, value in model.state_dict().items())
+
+
+def test_a_model_in_half_precision_is_found_too() -> None:
+    assert len(find_sites(Mixed().bfloat16(), (3, 8, 8))) == 7
+
+
+def test_residual_blocks_are_those_that_add() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU())
+            self.act = nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.body(x) + x)
+
+    sites = find_sites(nn.Sequential(nn.ReLU(), Block(), Block()), (3, 4, 4))
+    assert [(site.name, site.block) for site in sites] == [
+        ("0", ""),
+        ("1.body.1", "1"),
+        ("1.act", "1"),
+        ("2.body.1", "2"),
+        ("2.act", "2"),
+    ]
+
+
+def test_a_new_name_never_hides_an_attribute() -> None:
+    class Net(nn.Module):
+        relu_1 = "taken"
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(x)
+
+    assert [site.name for site in find_sites(Net(), (3, 4, 4))] == ["relu_2"]
+
+
+@pytest.mark.parametrize("size", [(), (3, 32), (1, 3, 32, 32), (3, 0, 32), (3, -1, 4), (3.0, 8, 8)])
+def test_a_wrong_input_size_is_one_line(size: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        find_sites(Mixed(), size)
+    assert "\n" not in str(caught.value)
+
+
+def test_channels_that_do_not_fit_name_the_size() -> None:
+    with pytest.raises(UnsupportedModelError, match="Mixed does not run on an input of size 1x8x8"):
+        find_sites(Mixed(), (1, 8, 8))
+
+
+def test_relu_on_tokens_is_refused_by_name() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(x.flatten(2).transpose(1, 2))
+
+    with pytest.raises(UnsupportedModelError, match=r"act: its ReLU sees an input of shape \(N, 16, 3\)"):
+        find_sites(Tokens(), (3, 4, 4))
+
+
+def test_it_prints_as_a_table_and_goes_to_plain_data() -> None:
+    sites: Sites = find_sites(Mixed(), (3, 8, 8))
+    lines = str(sites).splitlines()
+    assert lines[0].split() == ["site", "channels", "map", "ReLUs", "reached", "as"]
+    assert lines[2].split() == ["own", "4", "8x8", "256", "module"]
+    assert lines[-2] == "966 ReLUs at 7 sites, input 3x8x8"
+    assert lines[-1] == "also compares: max_pool2d (192), relu6 (12)"
+    assert sites.to_dict()["sites"][0]["neurons"] == 256
