@@ -49,14 +49,14 @@ class Augment:
         self, images: Tensor, masks: Tensor | None, draws: Tensor, ignore: int
     ) -> tuple[Tensor, Tensor | None]:
         """Transform a batch, see `Transform`."""
-        if masks is not None:
-            raise DataError("Augment is for classification: masks need SceneAugment, which moves them with the image")
         if self.crop_padding or self.flip:
+            if masks is not None:
+                raise DataError("Augment is for classification: SceneAugment moves a mask together with its image")
             images = _crop_and_flip(images, self.crop_padding, draws, self.flip)
         images = images.float().div_(255)
         if self.jitter:
             images = self.jitter(images, draws[:, 3:7])
-        return images, None
+        return images, masks
 
 
 def _crop_and_flip(images: Tensor, pad: int, draws: Tensor, flip: bool) -> Tensor:

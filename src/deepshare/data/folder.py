@@ -1,0 +1,70 @@
+"""Any folder of pictures, one folder per class."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from deepshare.data.images import FileImages, ImageSet
+from deepshare.data.pictures import decode_all, decode_rgb, decode_square, list_pictures
+from deepshare.errors import DataError
+
+# Of ImageNet, as nothing is known of the pictures.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+VALIDATION_FOLDERS = ("val", "valid", "validation")
+IN_MEMORY = 1 << 30  # bytes of decoded pictures; larger sets are decoded as they are needed
+
+
+def load_folder(folder: Path, image_size: int | None) -> tuple[ImageSet, ImageSet | None, ImageSet | None]:
+    """Return training, validation and test pictures; the latter two only if there are folders for them.
+
+    Either `folder/train/class/*.jpg` with `val` or `test` or both beside `train`, or `folder/class/*.jpg`. If only one
+    of `val` and `test` is there, it is the test set.
+
+    Args:
+        folder: Where the pictures are.
+        image_size: What every picture is scaled and cut to; without it they must be of equal size.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder: give a folder with one folder of pictures per class")
+    if not (folder / "train").is_dir():
+        return _read(folder, _classes(folder), image_size), None, None
+    classes = _classes(folder / "train")
+    train = _read(folder / "train", classes, image_size)
+    others = [folder / name for name in (*VALIDATION_FOLDERS, "test") if (folder / name).is_dir()]
+    parts = [_read(other, classes, image_size) for other in others]
+    if len(parts) > 2:
+        raise DataError(f"{folder}: has {', '.join(other.name for other in others)}: keep one for validation")
+    return train, parts[0] if len(parts) == 2 else None, parts[-1] if parts else None
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    classes = tuple(sorted(inner.name for inner in folder.iterdir() if inner.is_dir() and list_pictures(inner)))
+    if len(classes) < 2:
+        raise DataError(f"{folder}: found {len(classes)} folders with pictures: one folder per class, at least two")
+    return classes
+
+
+def _read(folder: Path, classes: tuple[str, ...], image_size: int | None) -> ImageSet:
+    unknown = {inner.name for inner in folder.iterdir() if inner.is_dir() and list_pictures(inner)} - set(classes)
+    if unknown:
+        raise DataError(f"{folder}: class '{min(unknown)}' has no training pictures: add some or remove it")
+    found = [
+        (path, label)
+        for label, name in enumerate(classes)
+        if (folder / name).is_dir()
+        for path in list_pictures(folder / name)
+    ]
+    if not found:
+        raise DataError(f"{folder}: holds no pictures")
+    labels = torch.tensor([label for _, label in found])
+    return ImageSet(f"folder:{folder}", _images([path for path, _ in found], image_size), labels, classes, MEAN, STD)
+
+
+def _images(paths: list[Path], image_size: int | None) -> Tensor | FileImages:
+    decode = partial(decode_square, size=image_size) if image_size else decode_rgb
+    if decode(paths[0]).numel() * len(paths) <= IN_MEMORY:
+        return decode_all(paths, decode)
+    return FileImages(tuple(paths), decode)

@@ -1,0 +1,71 @@
+"""Image files decoded to tensors, with errors that name the file."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from deepshare.errors import DataError
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
+READERS = 4
+
+
+def list_pictures(folder: Path) -> list[Path]:
+    """Return the pictures directly in a folder, by name."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error.strerror})") from error
+
+
+def decode_rgb(path: Path) -> Tensor:
+    """Read a picture of any mode as RGB: uint8 of shape (3, H, W)."""
+    return _decode(path, lambda picture: picture.convert("RGB")).permute(2, 0, 1).contiguous()
+
+
+def decode_square(path: Path, size: int) -> Tensor:
+    """Read a picture as RGB, scaled to cover a square and cut to its middle: uint8 of shape (3, size, size)."""
+    square = _decode(path, lambda picture: ImageOps.fit(picture.convert("RGB"), (size, size), Image.Resampling.BICUBIC))
+    return square.permute(2, 0, 1).contiguous()
+
+
+def decode_mask(path: Path) -> Tensor:
+    """Read a picture whose values are labels: uint8 of shape (H, W)."""
+    mask = _decode(path, lambda picture: picture)
+    if mask.ndim != 2 or mask.dtype != torch.uint8:
+        raise DataError(f"{path}: a mask has one channel of 8 bits, this has shape {tuple(mask.shape)} of {mask.dtype}")
+    return mask
+
+
+def decode_all(paths: Sequence[Path], decode: Callable[[Path], Tensor]) -> Tensor:
+    """Read pictures of equal size on several threads, into one tensor."""
+    first = decode(paths[0])
+    together = first.new_empty(len(paths), *first.shape)
+
+    def place(index: int) -> None:
+        picture = decode(paths[index])
+        if picture.shape != first.shape:
+            sizes = f"{tuple(picture.shape)}, but {paths[0]} has {tuple(first.shape)}"
+            raise DataError(f"{paths[index]}: has shape {sizes}: give an image size, or make them equal")
+        together[index] = picture
+
+    with ThreadPoolExecutor(READERS) as pool:
+        for _ in pool.map(place, range(len(paths))):
+            pass
+    return together
+
+
+def _decode(path: Path, convert: Callable[[Image.Image], Image.Image]) -> Tensor:
+    try:
+        with Image.open(path) as picture:
+            return torch.from_numpy(np.array(convert(picture)))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: is missing: fetch the data set again") from error
+    # Pillow answers damage with an OSError, a SyntaxError or a ValueError, depending on the format.
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: damaged or no image ({error}): fetch it again") from error
