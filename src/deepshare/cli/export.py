@@ -5,7 +5,7 @@ from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepshare.cli.options import Json, Network, check_writable
+from deepshare.cli.options import Json, Model, Relu6ToRelu, build, check_writable
 from deepshare.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -13,37 +13,38 @@ if TYPE_CHECKING:
 
 
 def export(
-    network: Network,
+    model: Model,
+    /,
     *,
     plan: Path,
     out: Path,
     weights: Path | None = None,
     classes: int | None = None,
+    relu6_to_relu: Relu6ToRelu = False,
     as_json: Json = False,
 ) -> None:
     """Write a shared network to an ONNX file, and count the comparisons in it.
 
     Args:
-        network: The network.
         plan: Plan file that deepshare plan wrote for this network; it also says the input size.
         out: ONNX file to write.
         weights: Weights as a safetensors file, of the shared network or of the plain one; by default random.
         classes: Classes that the network tells apart, if not its usual number.
-        as_json: Print JSON.
     """
     check_writable(out)
     from deepshare import Plan, export_onnx, share
     from deepshare.sharing.onnx import count_comparisons
 
     loaded = Plan.load(plan)
-    model = network.build() if classes is None else network.build(classes=classes)
-    shared = share(model, loaded)
+    arguments = {} if classes is None else {"classes": classes}
+    plain = build(model, relu6_to_relu=relu6_to_relu, **arguments)
+    shared = share(plain, loaded)
     if weights is not None:
-        load_weights(shared, weights, optional=shared.state_dict().keys() - model.state_dict().keys())
+        load_weights(shared, weights, optional=shared.state_dict().keys() - plain.state_dict().keys())
     export_onnx(shared, out, loaded.input_size)
     comparisons = count_comparisons(out)
     if as_json:
-        print(json.dumps({"model": network.model, "file": str(out), "gates": loaded.gates, "comparisons": comparisons}))
+        print(json.dumps({"model": model, "file": str(out), "gates": loaded.gates, "comparisons": comparisons}))
     else:
         print(f"{out}: {comparisons:,} comparisons for one image, {loaded.gates:,} gates in the plan")
 

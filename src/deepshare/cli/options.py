@@ -1,10 +1,9 @@
-"""Options that several verbs take, and what is done with them."""
+"""Arguments that several verbs take, and what is made of them."""
 
 import re
 import tempfile
-from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -14,55 +13,45 @@ if TYPE_CHECKING:
     from torch import nn
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
+Model = Annotated[
+    str,
+    Parameter(
+        help="resnet18, wrn22-8, deeplabv3-mobilenetv2, timm:NAME, torchvision:NAME or smp:ARCHITECTURE/ENCODER."
+    ),
+]
+InputSize = Annotated[
+    str | None,
+    Parameter(
+        metavar="CxHxW", help="Channels, height and width of one image; by default what the network is made for."
+    ),
+]
+Relu6ToRelu = Annotated[Flag, Parameter(help="Turn every ReLU6 into a ReLU first, so that its gate can be shared too.")]
+Json = Annotated[Flag, Parameter(name="--json", help="Print JSON.")]
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Network:
-    """A network by name.
+def build(model: str, *, relu6_to_relu: bool, **arguments: Any) -> "nn.Module":
+    """Build a network by name, with random weights."""
+    import deepshare
 
-    Attributes:
-        model: resnet18, wrn22-8, deeplabv3-mobilenetv2, timm:NAME, torchvision:NAME or smp:ARCHITECTURE/ENCODER.
-        relu6_to_relu: Turn every ReLU6 into a ReLU first, so that its gate can be shared too.
+    built = deepshare.zoo.build(model, **arguments)
+    return deepshare.relu6_to_relu(built) if relu6_to_relu else built
+
+
+def size_of(model: str, input_size: str | None) -> tuple[int, int, int]:
+    """Read an input size such as 3x32x32; without one, the network's own.
+
+    Raises:
+        DeepShareError: The text says something else.
     """
-
-    model: str
-    _: KW_ONLY
-    relu6_to_relu: Flag = False
-
-    def build(self, **arguments: int) -> "nn.Module":
-        """Build the network, with random weights."""
-        from deepshare import relu6_to_relu, zoo
-
-        model = zoo.build(self.model, **arguments)
-        return relu6_to_relu(model) if self.relu6_to_relu else model
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class SizedNetwork(Network):
-    """A network by name, and the size of its input.
-
-    Attributes:
-        input_size: Channels, height and width of one image; by default what the network is made for.
-    """
-
-    _: KW_ONLY
-    input_size: Annotated[str | None, Parameter(metavar="CxHxW")] = None
-
-    @property
-    def size(self) -> tuple[int, int, int]:
-        """The input size as numbers."""
+    if input_size is None:
         from deepshare import zoo
 
-        if self.input_size is None:
-            return zoo.default_input_size(self.model)
-        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", self.input_size, re.ASCII)
-        if match is None:
-            raise DeepShareError(f"--input-size {self.input_size}: give channels, height and width, such as 3x32x32")
-        channels, height, width = map(int, match.groups())
-        return channels, height, width
+        return zoo.default_input_size(model)
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", input_size, re.ASCII)
+    if match is None:
+        raise DeepShareError(f"--input-size {input_size}: give channels, height and width, such as 3x32x32")
+    channels, height, width = map(int, match.groups())
+    return channels, height, width
 
 
 def check_writable(path: Path) -> None:

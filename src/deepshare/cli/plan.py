@@ -3,41 +3,42 @@
 import json
 from pathlib import Path
 
-from deepshare.cli.options import Flag, Json, SizedNetwork, check_writable
+from deepshare.cli.options import Flag, InputSize, Json, Model, Relu6ToRelu, build, check_writable, size_of
 from deepshare.errors import BudgetError
 
 
 def plan(
-    network: SizedNetwork,
+    model: Model,
+    /,
     *,
     budget: str,
+    input_size: InputSize = None,
     weights: Path | None = None,
     no_layer_sharing: Flag = False,
     max_group: int | None = None,
     per_block: Flag = False,
+    relu6_to_relu: Relu6ToRelu = False,
     out: Path | None = None,
     as_json: Json = False,
 ) -> None:
     """Plan how a network shares its gates within a budget, and show the plan.
 
     Args:
-        network: The network.
         budget: Gates to spend: a count such as 6000, or a share of all ReLUs such as 1.2%.
         weights: JSON file with one weight for each site, {"layer1.0.act1": 2.5, ...}: how the budget is divided.
         no_layer_sharing: Share across channels only.
         max_group: At most so many sites share the gates of one.
         per_block: Share across layers only within a residual block.
         out: File to write the plan to.
-        as_json: Print JSON.
     """
     if out is not None:
         check_writable(out)
     site_weights = None if weights is None else read_weights(weights)
-    size = network.size
+    size = size_of(model, input_size)
     from deepshare import plan as make_plan
 
     made = make_plan(
-        network.build(),
+        build(model, relu6_to_relu=relu6_to_relu),
         size,
         budget,
         site_weights,

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+
+def test_the_table_has_a_row_for_each_site_and_the_total(cli: Cli) -> None:
+    said = cli("inspect", "resnet18")
+    lines = said.out.splitlines()
+    assert (said.code, said.err, len(lines)) == (0, "", 2 + 16 + 1)
+    assert lines[2].split() == ["layer1.0.act1", "64", "32x32", "65,536", "module"]
+    assert lines[-1].startswith("491,520 ReLUs at 16 sites")
+
+
+def test_json_holds_the_same(cli: Cli) -> None:
+    found = json.loads(cli("inspect", "resnet18", "--json").out)
+    assert (found["model"], found["input_size"], found["neurons"]) == ("resnet18", [3, 32, 32], 491_520)
+    assert sum(site["neurons"] for site in found["sites"]) == 491_520
+    assert found["others"] == []
+
+
+def test_the_input_size_counts(cli: Cli) -> None:
+    found = json.loads(cli("inspect", "resnet18", "--input-size", "3x64x64", "--json").out)
+    assert found["neurons"] == 1_966_080
+
+
+def test_networks_of_other_libraries_and_what_else_compares(cli: Cli) -> None:
+    found = json.loads(cli("inspect", "torchvision:resnet18", "--json").out)
+    assert (found["neurons"], len(found["sites"])) == (2_308_096, 17)
+    assert {other["what"] for other in found["others"]} == {"max_pool2d"}
+
+
+def test_relu6_becomes_relu_only_when_asked(cli: Cli) -> None:
+    plain = json.loads(cli("inspect", "torchvision:mobilenet_v2", "--json").out)
+    changed = json.loads(cli("inspect", "torchvision:mobilenet_v2", "--relu6-to-relu", "--json").out)
+    assert (plain["neurons"], {other["what"] for other in plain["others"]}) == (0, {"relu6"})
+    assert (len(changed["sites"]), changed["others"]) == (35, [])
+    assert 2 * changed["neurons"] == sum(other["comparisons"] for other in plain["others"])
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("resnet19", "resnet18"),
+        ("wrn-22-8", "wrn22-8"),
+        ("timm:resnet5o", "resnet50"),
+        ("torchvision:resnet81", "resnet18"),
+        ("smp:Unot/resnet18", "Unet"),
+        ("smp:Unet/resnet8", "resnet18"),
+        ("tim:resnet18", "timm"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(cli: Cli, name: str, nearest: str) -> None:
+    said = cli("inspect", name)
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert f"'{nearest}'" in said.err
+
+
+@pytest.mark.parametrize("size", ["3x32", "32", "3x32x32x1", "3x0x32", "3x-1x32", "3,32,32", "axbxc", "", "1x32x32"])
+def test_a_wrong_input_size_is_refused(cli: Cli, size: str) -> None:
+    said = cli("inspect", "resnet10", f"--input-size={size}")
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert "size" in said.err
+    assert size in said.err

@@ -1,0 +1,67 @@
+"""What holds for every verb."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+COMMAND = Path(sys.executable).with_name("deepshare")
+VERBS = [[], ["inspect"], ["plan"], ["export"]]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_takes_less_than_half_a_second(verb: list[str]) -> None:
+    """Of processor time, which does not depend on what else the machine does."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([COMMAND, *verb, "--help"], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout.startswith(" ".join(["Usage: deepshare", *verb]))
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_does_not_import_torch(verb: list[str]) -> None:
+    script = f"import sys; from deepshare.cli import main; main({[*verb, '--help']}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspekt", "resnet18"], ["inspekt", "inspect"]),
+        (["inspect"], ["MODEL"]),
+        (["plan", "resnet18"], ["--budget"]),
+        (["plan", "resnet18", "--bugdet", "6000"], ["--bugdet", "--budget"]),
+        (["inspect", "resnet18", "--colour"], ["--colour"]),
+        (["inspect", "resnet18", "resnet34"], ["resnet34"]),
+        (["plan", "resnet18", "--budget", "6000", "--max-group", "two"], ["--max-group", "two"]),
+        (["export", "resnet18", "--out", "x.onnx"], ["--plan"]),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(cli: Cli, arguments: list[str], words: list[str]) -> None:
+    said = cli(*arguments)
+    assert (said.out, said.code) == ("", 2)
+    assert said.err.startswith("deepshare: ")
+    assert said.err.count("\n") == 1
+    assert all(word in said.err for word in words), said.err
+
+
+def test_the_real_command_prints_the_error_and_nothing_else(tmp_path: Path) -> None:
+    done = subprocess.run([COMMAND, "inspect", "resnet81"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.startswith("deepshare: ")
+    assert "resnet18" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_fault_of_ours_is_a_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("deepshare.sharing.sites.find_sites", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli("inspect", "resnet10")

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from deepshare import Plan
+from tests.cli.conftest import Cli
+
+STAGES = [f"layer{stage}.{block}.act{act}" for stage in (1, 2, 3, 4) for block in (0, 1) for act in (1, 2)]
+
+
+def test_the_table_ends_with_the_gates(cli: Cli) -> None:
+    said = cli("plan", "resnet18", "--budget", 6000)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[-1].startswith("6,000 gates instead of 491,520 (1.22%)")
+
+
+def test_json_on_screen_and_the_file_are_the_same_plan(cli: Cli, tmp_path: Path) -> None:
+    said = cli("plan", "resnet18", "--budget", "6000", "--json", "--out", tmp_path / "plan.json")
+    assert said.out == (tmp_path / "plan.json").read_text()
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan.gates == 6000
+    assert [group.prototypes for group in plan.groups] == [3, 6, 14, 31]
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def planned(cli: Cli, *options: object) -> Plan:
+    return Plan.from_json(cli("plan", "resnet18", "--json", *options).out)
+
+
+def test_a_share_of_all_relus_is_a_budget(cli: Cli) -> None:
+    assert planned(cli, "--budget", "1.2%").budget == 5898
+
+
+def test_the_options_cut_the_groups(cli: Cli) -> None:
+    def sizes(*options: object) -> list[int]:
+        return [len(group.sites) for group in planned(cli, "--budget", 20_000, *options).groups]
+
+    assert sizes() == [4] * 4
+    assert sizes("--no-layer-sharing") == [1] * 16
+    assert sizes("--max-group", 3) == [3, 1] * 4
+    assert sizes("--per-block") == [2] * 8
+
+
+def test_weights_divide_the_budget(cli: Cli, tmp_path: Path) -> None:
+    weights = {name: 8.0 if name.startswith("layer1") else 0.5 for name in STAGES}
+    (tmp_path / "weights.json").write_text(json.dumps(weights))
+    plan = planned(cli, "--budget", 60_000, "--weights", tmp_path / "weights.json")
+    assert plan.groups[0].gates > 0.8 * plan.gates > 0.8 * 59_980
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        ("0", ["0"]),
+        ("-5", ["-5"]),
+        ("many", ["many"]),
+        ("nan", ["nan"]),
+        ("6000.5", ["6000.5"]),
+        ("", ["''"]),
+        ("1000", ["1,000", "1,360"]),
+        ("1359", ["1,360"]),
+        ("491521", ["491,521", "491,520"]),
+        ("0%", ["0%"]),
+        ("101%", ["491,520"]),
+    ],
+)
+def test_an_impossible_budget_is_one_line_and_nothing_is_written(
+    cli: Cli, tmp_path: Path, budget: str, words: list[str]
+) -> None:
+    said = cli("plan", "resnet18", f"--budget={budget}", "--out", tmp_path / "plan.json")
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert said.err.startswith("deepshare: ")
+    assert all(word in said.err for word in words), said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_smallest_and_the_largest_budget_work(cli: Cli) -> None:
+    assert planned(cli, "--budget", 1360).gates == 1360
+    assert planned(cli, "--budget", 491_520, "--no-layer-sharing").gates == 491_520
+
+
+def test_a_network_without_relus_is_refused(cli: Cli) -> None:
+    said = cli("plan", "torchvision:mobilenet_v2", "--budget", "1%")
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert "ReLU" in said.err
+
+
+@pytest.mark.parametrize("where", ["no/such/plan.json", "file/plan.json", "folder"])
+def test_a_file_that_cannot_be_written_is_found_out_before_any_work(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("deepshare.zoo.build", pytest.fail)
+    said = cli("plan", "resnet18", "--budget", 6000, "--out", tmp_path / where)
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert str(tmp_path / where) in said.err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot read"),
+        ("{", "no JSON"),
+        ("[1, 2]", "one number for each site"),
+        ('{"layer1.0.act1": "much"}', "one number for each site"),
+        ('{"layer1.0.act1": true}', "one number for each site"),
+        ('{"layer1.0.act1": 1}', "no weight for layer1.0.act2"),
+        (json.dumps(dict.fromkeys([*STAGES, "layer9"], 1)), "layer9"),
+        (json.dumps(dict.fromkeys(STAGES, -1)), "weight"),
+        (json.dumps(dict.fromkeys(STAGES, float("nan"))), "weight"),
+        (json.dumps(dict.fromkeys(STAGES, float("inf"))), "weight"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(cli: Cli, tmp_path: Path, content: str | None, words: str) -> None:
+    file = tmp_path / "weights.json"
+    if content is not None:
+        file.write_text(content)
+    said = cli("plan", "resnet18", "--budget", 6000, "--weights", file, "--out", tmp_path / "plan.json")
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert words in said.err
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_group_of_at_most_no_site_is_refused(cli: Cli) -> None:
+    said = cli("plan", "resnet18", "--budget", 6000, "--max-group", 0)
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
