@@ -3,8 +3,8 @@
 import copy
 import json
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.plan import Plan, plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training import allocate
+from deepshare.training.allocate import of_first_sites, weights
 from deepshare.training.evaluate import Result
 from deepshare.training.feed import make_feed
 from deepshare.training.folder import RunFolder, describe_environment
@@ -29,7 +29,9 @@ from deepshare.training.loop import Setting
 from deepshare.training.networks import gelu_network, plain_network
 from deepshare.training.phases import Training
 from deepshare.training.progress import Reporter
-from deepshare.training.recipe import Phase, Recipe, load_recipe
+from deepshare.training.recipe import Phase, Recipe, changed, load_recipe
+from deepshare.training.schema import Budget
+from deepshare.training.snl import find_counts
 from deepshare.training.weights import Kind, Label, fill, plan_checksum, read_weights, write_file
 
 
@@ -71,6 +73,46 @@ def fit(
         CheckpointError: The folder holds something else, or a file in it is damaged or cannot be written.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    with _fitting(model, recipe, out, data, data_dir, dry_run, hardware, reporter) as fitting:
+        return fitting.run(resume).to("cpu").eval()
+
+
+def allocate(
+    model: nn.Module | None = None,
+    *,
+    recipe: str | Path | Recipe,
+    out: str | Path,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    resume: bool = False,
+    dry_run: bool = False,
+    hardware: Hardware | None = None,
+    reporter: Reporter | None = None,
+) -> dict[str, int]:
+    """Find by SNL how many gates each site of a network wants, as `fit` does where budget.allocate is "snl".
+
+    The arguments are those of `fit`. The plain network is trained first, unless the recipe has weights for it.
+
+    Returns:
+        A count for each site: weights for `plan`, which the run folder also holds as `snl/counts.json`.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    recipe = changed(recipe, {"budget.allocate": "snl"})
+    with _fitting(model, recipe, out, data, data_dir, dry_run, hardware, reporter) as fitting:
+        return fitting.allocate(resume)
+
+
+@contextmanager
+def _fitting(
+    model: nn.Module | None,
+    recipe: Recipe,
+    out: str | Path,
+    data: Any,
+    data_dir: str | Path | None,
+    dry_run: bool,
+    hardware: Hardware | None,
+    reporter: Reporter | None,
+) -> "Iterator[_Fitting]":
     hardware = hardware or Hardware()
     fabric = hardware.launch()
     with ExitStack() as stack:
@@ -80,8 +122,7 @@ def fit(
         _check_batches(recipe, fabric.world_size)
         feed = make_feed(data, recipe.data, recipe.model.classes, recipe.seed, Path(data_dir) if data_dir else None)
         setting = Setting(recipe, fabric, feed, reporter or Reporter(), hardware.compile, dry_run)
-        trained = _Fitting(setting, Path(out), model, asdict(hardware)).run(resume)
-        return trained.to("cpu").eval()
+        yield _Fitting(setting, Path(out), model, asdict(hardware))
 
 
 @dataclass
@@ -99,16 +140,26 @@ class _Fitting:
 
     def run(self, resume: bool) -> nn.Module:
         run = RunFolder(self.out)
-        base = self._base("shared")
-        source = self.setting.feed.train_set
-        check_classes(source.name, len(source.classes), _outputs(base, self.input_size))
+        base = self._checked(run, resume)
         planned = self._plan(base) if self.recipe.method.name == "deepshare" else None
-        run.check(self.recipe, resume=resume)
         _check_plan(run, planned)
         self._begin(run, planned)
         trained = self._plain(run) if planned is None else self._shared(run, planned)
         self._finish(run, trained, planned)
         return trained
+
+    def allocate(self, resume: bool) -> dict[str, int]:
+        base = self._checked(RunFolder(self.out), resume)
+        self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
+        return self._snl()
+
+    def _checked(self, run: RunFolder, resume: bool) -> nn.Module:
+        """The network, once it is known to fit the data and the folder."""
+        base = self._base("shared")
+        source = self.setting.feed.train_set
+        check_classes(source.name, len(source.classes), _outputs(base, self.input_size))
+        run.check(self.recipe, resume=resume)
+        return base
 
     def _base(self, role: str) -> nn.Module:
         """The plain network before training."""
@@ -119,25 +170,43 @@ class _Fitting:
     def _plan(self, base: nn.Module) -> Plan:
         if self.given is not None and is_shared(self.given):
             return plan_of(self.given, self.input_size)
-        budget = self.recipe.budget
-        if budget is None:
-            raise RecipeError("the recipe has no [budget]")
-        sites = find_sites(base, self.input_size)
-        weights = allocate.weights(budget.allocate, sites)
-        if weights and budget.first_site_only:
-            weights = allocate.of_first_sites(weights, sites, max_group=budget.max_group)
+        budget = self._budget()
+        if budget.allocate == "snl":
+            self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
+            return self._planned(base, self._snl())
+        return self._planned(base, weights(budget.allocate, find_sites(base, self.input_size)))
+
+    def _planned(self, base: nn.Module, shares: Mapping[str, float] | None) -> Plan:
+        budget = self._budget()
+        if shares and budget.first_site_only:
+            shares = of_first_sites(shares, find_sites(base, self.input_size), max_group=budget.max_group)
         return plan(
             base,
             self.input_size,
             budget.gates,
-            weights,
+            shares,
             layer_sharing=budget.layer_sharing,
             max_group=budget.max_group,
             mapping=self.recipe.method.mapping,
             affine=self.recipe.method.affine,
         )
 
+    def _budget(self) -> Budget:
+        if self.recipe.budget is None:
+            raise RecipeError(f"{self.recipe.name} has no [budget]")
+        return self.recipe.budget
+
+    def _snl(self) -> dict[str, int]:
+        """The count of gates that each site of the trained plain network wants."""
+        self._begin(RunFolder(self.out), None)
+        plain = self._plain(RunFolder(self.out / "plain"))
+        run = RunFolder(self.out / "snl")
+        self._begin(run, None)
+        return find_counts(self.setting, plain, self.input_size, run)
+
     def _plain(self, run: RunFolder) -> nn.Module:
+        if self.recipe.plain is None:  # then its weights were given
+            return self._base("plain")
         teacher = self._teacher() if self._phase("plain").distill else None
         return self._train(run, "plain", self._base("plain"), Method(), ("plain",), teacher=teacher)
 
@@ -152,7 +221,8 @@ class _Fitting:
         if self.given is not None and is_shared(self.given):
             network = copy.deepcopy(self.given)
         else:
-            start = self._plain(RunFolder(self.out / "plain")) if self.recipe.needs_plain else self._base("shared")
+            from_plain = settings.initial == "plain"
+            start = self._plain(RunFolder(self.out / "plain")) if from_plain else self._base("shared")
             network = method.convert(start)
         names = tuple(name for name in ("gelu", "switch", "finetune") if getattr(self.recipe, name))
         return self._train(run, "shared", network, method, names, planned=planned, teacher=teacher)
@@ -220,9 +290,12 @@ def _weights_file(path: Path) -> Path:
 
 
 def _check_batches(recipe: Recipe, processes: int) -> None:
-    for name, phase in recipe.phases.items():
-        if phase.batch % processes:
-            raise RecipeError(f"{name}.batch = {phase.batch} cannot be shared by {processes} processes: change it")
+    batches = {name: phase.batch for name, phase in recipe.phases.items()}
+    if recipe.budget and recipe.budget.allocate == "snl":
+        batches["snl"] = recipe.snl.batch
+    for name, batch in batches.items():
+        if batch % processes:
+            raise RecipeError(f"{name}.batch = {batch} cannot be shared by {processes} processes: change it")
 
 
 def _check_plan(run: RunFolder, planned: Plan | None) -> None:

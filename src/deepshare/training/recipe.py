@@ -18,7 +18,7 @@ from deepshare.errors import RecipeError
 from deepshare.training.recipe_keys import explain, key_type, nearest, read_text
 from deepshare.training.schema import PHASES, Phase, Recipe
 
-__all__ = ["Phase", "Recipe", "differences", "load_recipe", "names", "to_toml"]
+__all__ = ["Phase", "Recipe", "changed", "differences", "load_recipe", "names", "to_toml"]
 
 _FOLDER = resources.files("deepshare.training") / "recipes"
 
@@ -44,15 +44,12 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, object] | None
     file = _locate(name_or_path)
     values = _resolve(file, ())
     values.setdefault("name", file.name.removesuffix(".toml"))
-    for key, value in (overrides or {}).items():
-        _override(values, key, value)
-    for phase in PHASES:
-        if isinstance(values.get(phase), dict) and values[phase].get("epochs") == 0:
-            del values[phase]
-    try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        raise RecipeError(f"{file.name}: {explain(error.errors(include_url=False))}") from None
+    return _checked(values, overrides or {}, file.name)
+
+
+def changed(recipe: Recipe, overrides: Mapping[str, object]) -> Recipe:
+    """Return a recipe with overrides, as in `load_recipe`, checked again."""
+    return _checked(recipe.model_dump(), overrides, recipe.name)
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -73,6 +70,18 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _checked(values: dict[str, Any], overrides: Mapping[str, object], source: str) -> Recipe:
+    for key, value in overrides.items():
+        _override(values, key, value)
+    for phase in PHASES:
+        if isinstance(values.get(phase), dict) and values[phase].get("epochs") == 0:
+            del values[phase]
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"{source}: {explain(error.errors(include_url=False))}") from None
 
 
 def _locate(name_or_path: str | Path) -> Traversable:
