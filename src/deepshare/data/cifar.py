@@ -98,6 +98,10 @@ def _read_batch(path: Path, which: Cifar) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(pixels.copy()).view(-1, 3, 32, 32), torch.tensor(labels)
 
 
+def _latin1(text: str, _encoding: str) -> bytes:
+    return text.encode("latin1")
+
+
 class _ArraysOnly(pickle.Unpickler):
     """Builds numpy arrays and plain containers; a pickle that names anything else is refused before it runs."""
 
@@ -106,6 +110,8 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module in {"numpy", "numpy.core.multiarray", "numpy._core.multiarray"} and name in self.allowed:
             return super().find_class("numpy._core.multiarray" if name == "_reconstruct" else "numpy", name)
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1  # how Python 3 spells bytes when it writes for Python 2
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file does")
 
 

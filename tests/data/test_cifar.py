@@ -1,0 +1,110 @@
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deepshare.data import load
+from deepshare.data.cifar import read_pickle
+from deepshare.errors import DataError
+
+
+def test_cifar100_pixels_and_labels(cifar100_dir: Path) -> None:
+    splits = load("cifar100", cifar100_dir, validation=0)
+    assert splits.train.images.shape == (200, 3, 32, 32)
+    assert splits.train.images.dtype == torch.uint8
+    for channel in range(3):
+        expected = (torch.arange(200) + 50 * channel) % 256
+        assert torch.equal(splits.train.images[:, channel, 31, 0].long(), expected)
+    assert torch.equal(splits.train.labels, torch.arange(200) % 100)
+    assert splits.train.classes[7] == "name7"
+    assert len(splits.test) == 100
+
+
+def test_cifar10_joins_its_batches(cifar10_dir: Path) -> None:
+    splits = load("cifar10", cifar10_dir, validation=0)
+    assert torch.equal(splits.train.images[:, 0, 0, 0].long(), torch.arange(100))
+    assert torch.equal(splits.train.labels, torch.arange(100) % 10)
+
+
+def test_the_data_sets_own_folder_is_accepted_as_well(cifar100_dir: Path) -> None:
+    assert len(load("cifar100", cifar100_dir / "cifar-100-python").test) == 100
+
+
+def test_missing_folder_says_what_to_put_where(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no cifar-100-python in .*: put that folder there .*cifar-100-python\.tar\.gz"):
+        load("cifar100", tmp_path)
+
+
+def test_missing_file_is_named(cifar100_dir: Path) -> None:
+    (cifar100_dir / "cifar-100-python" / "meta").unlink()
+    with pytest.raises(DataError, match="cifar-100-python lacks meta: remove the folder"):
+        load("cifar100", cifar100_dir)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 1000, 100_000])
+def test_truncated_file_is_named(cifar100_dir: Path, kept: int) -> None:
+    path = cifar100_dir / "cifar-100-python" / "train"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(DataError, match=r"cifar-100-python/train: .*fetch it again"):
+        load("cifar100", cifar100_dir)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([1, 2], "holds a list"),
+        ({"fine_labels": [0]}, "'data' is not uint8"),
+        ({"data": np.zeros((2, 3072), np.float32), "fine_labels": [0, 1]}, "'data' is not uint8"),
+        ({"data": np.zeros((2, 100), np.uint8), "fine_labels": [0, 1]}, "'data' is not uint8"),
+        ({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0]}, "not a list of 2 whole numbers"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]}, "'fine_labels' is not a list"),
+        ({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, 100]}, "label 100 is out of range 0 to 99"),
+        ({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [-1, 5]}, "label -1 is out of range 0 to 99"),
+    ],
+)
+def test_wrong_content_is_named(cifar100_dir: Path, content: object, complaint: str) -> None:
+    (cifar100_dir / "cifar-100-python" / "test").write_bytes(pickle.dumps(content, protocol=2))
+    with pytest.raises(DataError, match=f"cifar-100-python/test: .*{complaint}"):
+        load("cifar100", cifar100_dir)
+
+
+class Evil:
+    def __init__(self, call: Callable[..., object], *arguments: object) -> None:
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call, self.arguments
+
+
+def test_a_pickle_cannot_run_anything(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    for evil in (Evil(os.mkdir, str(victim)), Evil(eval, f"__import__('os').mkdir({str(victim)!r})"), Evil(np.load, "x")):
+        path = tmp_path / "train"
+        path.write_bytes(pickle.dumps({"data": evil}, protocol=2))
+        with pytest.raises(DataError, match="it asks for .*which no CIFAR file does"):
+            read_pickle(path)
+        assert not victim.exists()
+
+
+def test_object_arrays_do_not_open_a_way_round(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    path = tmp_path / "train"
+    path.write_bytes(pickle.dumps({"data": np.array([Evil(os.mkdir, str(victim))], dtype=object)}, protocol=2))
+    with pytest.raises(DataError, match="it asks for"):
+        read_pickle(path)
+    assert not victim.exists()
+
+
+def test_real_cifar100(real_data: Callable[[str], Path]) -> None:
+    splits = load("cifar100", real_data("cifar-100-python"), validation=5000)
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (45_000, 5_000, 10_000)
+    assert torch.equal(torch.bincount(splits.validation.labels), torch.full((100,), 50))
+    assert torch.equal(torch.bincount(splits.test.labels), torch.full((100,), 100))
+    pixels = torch.cat([splits.train.images, splits.validation.images]).float().div_(255)
+    # The values that everybody normalises CIFAR-100 by are those of its training images.
+    assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(splits.train.mean, abs=1e-3)
+    assert pixels.std((0, 2, 3)).tolist() == pytest.approx(splits.train.std, abs=2e-3)

@@ -1,0 +1,106 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepshare.data import ImageSet, check_classes, load
+from deepshare.data.images import cut
+from deepshare.errors import DataError
+
+
+def numbered(labels: list[int], classes: int) -> ImageSet:
+    """A set whose image i has the value i."""
+    images = torch.arange(len(labels)).to(torch.uint8).view(-1, 1, 1, 1)
+    return ImageSet("numbered", images, torch.tensor(labels), tuple(map(str, range(classes))), (0.0,), (1.0,))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=100), st.floats(0, 0.99), st.integers(0, 5))
+def test_cut_is_a_partition_with_every_class_in_proportion(labels: list[int], share: float, seed: int) -> None:
+    whole = numbered(labels, 5)
+    rest, part = cut(whole, share, seed)
+    assert len(part) == int(share * len(labels) + 0.5)
+    together = sorted(rest.images.flatten().tolist() + part.images.flatten().tolist())
+    assert together == list(range(len(labels)))
+    for image_set in (rest, part):
+        places = image_set.images.flatten().tolist()
+        assert places == sorted(places)
+        assert image_set.labels.tolist() == [labels[place] for place in places]
+    for label in set(labels):
+        exact = labels.count(label) * len(part) / len(labels)
+        # One image may fall on either side; a tie among k classes can move each of them by one.
+        assert abs(part.labels.tolist().count(label) - exact) <= 1
+
+
+def test_cut_depends_on_the_seed_alone() -> None:
+    whole = numbered([0, 1] * 50, 2)
+    first, again, other = (cut(whole, 20, seed)[1].images.flatten().tolist() for seed in (3, 3, 4))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("size", [101, -1, 1.0, 1.5])
+def test_cut_refuses_impossible_sizes(size: float) -> None:
+    with pytest.raises(DataError, match=f"cannot take {size} of 100 images"):
+        cut(numbered([0, 1] * 50, 2), size, 0)
+
+
+def test_labels_out_of_range_are_refused() -> None:
+    with pytest.raises(DataError, match="numbered: label 2 is out of range: with 2 classes"):
+        numbered([0, 1, 2], 2)
+
+
+def test_mask_label_out_of_range_is_refused_but_ignore_is_not() -> None:
+    images, masks = torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.tensor([[[0, 1], [9, 0]]], dtype=torch.uint8)
+    assert ImageSet("masks", images, masks, ("a", "b"), (0.0,), (1.0,), ignore=9).segmentation
+    with pytest.raises(DataError, match="masks: label 9"):
+        ImageSet("masks", images, masks, ("a", "b"), (0.0,), (1.0,), ignore=8)
+    with pytest.raises(DataError, match="need an ignore label"):
+        ImageSet("masks", images, masks, ("a", "b"), (0.0,), (1.0,))
+
+
+def test_shapes_and_numbers_are_checked() -> None:
+    labels = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(DataError, match="3 images but 2 labels"):
+        ImageSet("x", torch.zeros(3, 1, 2, 2, dtype=torch.uint8), labels, ("a",), (0.0,), (1.0,))
+    with pytest.raises(DataError, match="must be uint8 of shape"):
+        ImageSet("x", torch.zeros(2, 1, 2, 2), labels, ("a",), (0.0,), (1.0,))
+    with pytest.raises(DataError, match=r"shape \(N, 1, H, W\)"):
+        ImageSet("x", torch.zeros(2, 3, 2, 2, dtype=torch.uint8), labels, ("a",), (0.0,), (1.0,))
+
+
+def test_class_count_is_compared_with_the_model() -> None:
+    check_classes("digits", 10, 10)
+    with pytest.raises(DataError, match="digits has 10 classes but the model has 100 outputs: build it with classes=10"):
+        check_classes("digits", 10, 100)
+
+
+def test_digits() -> None:
+    splits = load("digits", validation=200)
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (1297, 200, 300)
+    assert splits.train.images.shape[1:] == (1, 8, 8)
+    assert splits.train.images.max() == 255
+    everything = torch.cat([splits.train.images, splits.validation.images]).float() / 255
+    assert everything.mean().item() == pytest.approx(splits.train.mean[0], abs=1e-4)
+    assert everything.std().item() == pytest.approx(splits.train.std[0], abs=1e-3)
+    for part in (splits.train, splits.validation, splits.test):
+        share = torch.bincount(part.labels) / len(part)
+        assert share.sub(0.1).abs().max() < 0.01
+
+
+def test_the_test_set_is_the_same_for_any_seed() -> None:
+    first, second = load("digits", seed=0), load("digits", seed=1)
+    assert torch.equal(first.test.images, second.test.images)
+    assert not torch.equal(first.validation.images, second.validation.images)
+
+
+def test_a_subset_is_balanced_and_leaves_validation_alone() -> None:
+    full, part = load("digits", seed=5), load("digits", seed=5, subset=100)
+    assert torch.equal(full.validation.images, part.validation.images)
+    assert len(part.train) == 100
+    assert torch.bincount(part.train.labels).sub(10).abs().max() <= 1
+    with pytest.raises(DataError, match="cannot take 2000 of"):
+        load("digits", subset=2000)
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(DataError, match="no data set is named 'cifar-100': did you mean 'cifar100'"):
+        load("cifar-100")
