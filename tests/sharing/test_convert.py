@@ -168,9 +168,10 @@ def test_a_shared_channel_uses_the_leaders_gate() -> None:
     model = nn.Sequential(nn.Identity(), nn.ReLU(), nn.BatchNorm2d(3), nn.ReLU()).eval()
     shared = share(model, deepshare.plan(model, (3, 1, 1), 1))
     images = torch.tensor([[-1.0, 2.0, 3.0], [1.0, -2.0, 3.0]]).view(2, 3, 1, 1)
-    after = shared[1](images).flatten(1)
+    first, second = shared.get_submodule("1"), shared.get_submodule("3")
+    after = first(images).flatten(1)
     assert after.tolist() == [[0.0, 0.0, 0.0], [1.0, -2.0, 3.0]]
-    assert torch.equal(shared[3](images).flatten(1), after)
+    assert torch.equal(second(images).flatten(1), after)
 
 
 def test_uniform_start_values_come_from_the_generator() -> None:
@@ -209,11 +210,10 @@ def test_all_problems_come_at_once_with_their_cures() -> None:
     class Repeated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = Functional()
-            self.inner.head = nn.Identity()
+            self.inner = nn.Conv2d(3, 3, 1)
 
         def forward(self, x: Tensor) -> Tensor:
-            return F.relu(x)
+            return F.relu(self.inner(x))
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -245,8 +245,8 @@ def test_a_module_in_a_list_is_swapped() -> None:
             return self.acts[1](self.acts[0](x) - 1)
 
     shared = share(Net(), identity(Net()))
-    assert isinstance(shared.acts[0], SharedReLU)
-    assert isinstance(shared.acts[1], SharedReLU)
+    assert isinstance(shared.get_submodule("acts.0"), SharedReLU)
+    assert isinstance(shared.get_submodule("acts.1"), SharedReLU)
 
 
 def test_sites_can_be_replaced_by_anything() -> None:
@@ -262,4 +262,4 @@ def test_relu6_becomes_relu_when_asked() -> None:
     images = torch.randn(2, *SIZE) * 20
     assert torch.equal(plain(images), F.relu(model[0](images)))
     assert isinstance(model[1], nn.ReLU6)
-    assert plain[1].inplace
+    assert plain.get_submodule("1").inplace
