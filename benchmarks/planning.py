@@ -1,0 +1,52 @@
+"""How long it takes to plan and to share a ResNet-50 at 224x224, beside one plain inference of it.
+
+    python benchmarks/planning.py [--json]
+
+Planning includes finding the sites by a run on a meta copy. The limit is 3 seconds for the first plan in a process.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+import torch
+
+import deepshare
+
+SIZE = (3, 224, 224)
+LIMIT = 3.0
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Time of one call."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    as_json = parser.parse_args().json
+    model = deepshare.zoo.build("timm:resnet50").eval()
+    first = seconds(lambda: deepshare.plan(model, SIZE, "5%"))
+    plan = deepshare.plan(model, SIZE, "5%")
+    figures = {
+        "first plan": first,
+        "second plan": seconds(lambda: deepshare.plan(model, SIZE, "5%")),
+        "share": seconds(lambda: deepshare.share(model, plan)),
+        "one plain inference": min(seconds(lambda: model(torch.zeros(1, *SIZE))) for _ in range(3)),
+    }
+    if as_json:
+        print(json.dumps({"seconds": figures, "limit": LIMIT, "within": first < LIMIT}))
+        return
+    print(plan)
+    for what, value in figures.items():
+        print(f"{what:20} {value:6.2f} s")
+    print(f"the first plan is {'within' if first < LIMIT else 'ABOVE'} the limit of {LIMIT:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
