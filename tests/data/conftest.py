@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+
+from tests.data.layouts import write_cifar_batch, write_mask, write_picture
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 Unpack = Callable[[str], Path]
@@ -25,15 +26,6 @@ def real_data(request: pytest.FixtureRequest) -> Unpack:
         return folder
 
     return unpack
-
-
-def write_cifar_batch(path: Path, count: int, label_key: str, classes: int, first: int = 0) -> None:
-    """Write a batch whose image i is filled with its number plus the channel's, labelled in turn."""
-    pixels = np.zeros((count, 3, 1024), dtype=np.uint8)
-    pixels += (first + np.arange(count)).astype(np.uint8)[:, None, None]
-    pixels += np.arange(3, dtype=np.uint8)[None, :, None] * 50
-    labels = [(first + index) % classes for index in range(count)]
-    path.write_bytes(pickle.dumps({"data": pixels.reshape(count, -1), label_key: labels}, protocol=2))
 
 
 @pytest.fixture
@@ -59,13 +51,6 @@ def cifar10_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write_picture(path: Path, value: int, size: tuple[int, int] = (64, 64), mode: str = "RGB") -> None:
-    """Write a picture of one colour; size is width and height."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    colour = (value, value, value) if mode == "RGB" else value
-    Image.new(mode, size, colour).save(path)
-
-
 @pytest.fixture
 def tiny_imagenet_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "tiny-imagenet-200"
@@ -82,11 +67,6 @@ def tiny_imagenet_dir(tmp_path: Path) -> Path:
     (folder / "wnids.txt").write_text("\n".join(ids) + "\n")
     (folder / "words.txt").write_text("n00000001\tgoldfish, Carassius\nn00000009\tnothing\n")
     return tmp_path
-
-
-def write_mask(path: Path, labels: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(labels.astype(np.uint8)).save(path)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from deepshare.data import ImageSet, check_classes, load
 from deepshare.data.images import cut
 from deepshare.errors import DataError
+from tests.data.layouts import tensor
 
 
 def numbered(labels: list[int], classes: int) -> ImageSet:
@@ -19,21 +20,21 @@ def test_cut_is_a_partition_with_every_class_in_proportion(labels: list[int], sh
     whole = numbered(labels, 5)
     rest, part = cut(whole, share, seed)
     assert len(part) == int(share * len(labels) + 0.5)
-    together = sorted(rest.images.flatten().tolist() + part.images.flatten().tolist())
+    together = sorted(tensor(rest.images).flatten().tolist() + tensor(part.images).flatten().tolist())
     assert together == list(range(len(labels)))
     for image_set in (rest, part):
-        places = image_set.images.flatten().tolist()
+        places = tensor(image_set.images).flatten().tolist()
         assert places == sorted(places)
-        assert image_set.labels.tolist() == [labels[place] for place in places]
+        assert tensor(image_set.labels).tolist() == [labels[place] for place in places]
     for label in set(labels):
         exact = labels.count(label) * len(part) / len(labels)
         # One image may fall on either side; a tie among k classes can move each of them by one.
-        assert abs(part.labels.tolist().count(label) - exact) <= 1
+        assert abs(tensor(part.labels).tolist().count(label) - exact) <= 1
 
 
 def test_cut_depends_on_the_seed_alone() -> None:
     whole = numbered([0, 1] * 50, 2)
-    first, again, other = (cut(whole, 20, seed)[1].images.flatten().tolist() for seed in (3, 3, 4))
+    first, again, other = (tensor(cut(whole, 20, seed)[1].images).flatten().tolist() for seed in (3, 3, 4))
     assert first == again != other
 
 
@@ -69,34 +70,36 @@ def test_shapes_and_numbers_are_checked() -> None:
 
 def test_class_count_is_compared_with_the_model() -> None:
     check_classes("digits", 10, 10)
-    with pytest.raises(DataError, match="digits has 10 classes but the model has 100 outputs: build it with classes=10"):
+    with pytest.raises(
+        DataError, match="digits has 10 classes but the model has 100 outputs: build it with classes=10"
+    ):
         check_classes("digits", 10, 100)
 
 
 def test_digits() -> None:
     splits = load("digits", validation=200)
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (1297, 200, 300)
-    assert splits.train.images.shape[1:] == (1, 8, 8)
-    assert splits.train.images.max() == 255
-    everything = torch.cat([splits.train.images, splits.validation.images]).float() / 255
+    assert tensor(splits.train.images).shape[1:] == (1, 8, 8)
+    assert tensor(splits.train.images).max() == 255
+    everything = torch.cat([tensor(splits.train.images), tensor(splits.validation.images)]).float() / 255
     assert everything.mean().item() == pytest.approx(splits.train.mean[0], abs=1e-4)
     assert everything.std().item() == pytest.approx(splits.train.std[0], abs=1e-3)
     for part in (splits.train, splits.validation, splits.test):
-        share = torch.bincount(part.labels) / len(part)
+        share = torch.bincount(tensor(part.labels)) / len(part)
         assert share.sub(0.1).abs().max() < 0.01
 
 
 def test_the_test_set_is_the_same_for_any_seed() -> None:
     first, second = load("digits", seed=0), load("digits", seed=1)
-    assert torch.equal(first.test.images, second.test.images)
-    assert not torch.equal(first.validation.images, second.validation.images)
+    assert torch.equal(tensor(first.test.images), tensor(second.test.images))
+    assert not torch.equal(tensor(first.validation.images), tensor(second.validation.images))
 
 
 def test_a_subset_is_balanced_and_leaves_validation_alone() -> None:
     full, part = load("digits", seed=5), load("digits", seed=5, subset=100)
-    assert torch.equal(full.validation.images, part.validation.images)
+    assert torch.equal(tensor(full.validation.images), tensor(part.validation.images))
     assert len(part.train) == 100
-    assert torch.bincount(part.train.labels).sub(10).abs().max() <= 1
+    assert torch.bincount(tensor(part.train.labels)).sub(10).abs().max() <= 1
     with pytest.raises(DataError, match="cannot take 2000 of"):
         load("digits", subset=2000)
 
