@@ -21,7 +21,7 @@ types: $(READY)
 
 # One torch thread for each worker: two workers on two cores do not fight.
 pytest: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
 install: $(READY)
 

@@ -57,7 +57,7 @@ def test_every_import_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
     declared = {_normal(re.split(r"[<>=\[; ]", line)[0]) for line in project["dependencies"] + extras}
-    known = packages_distributions() | {"pydantic_core": ["pydantic"]}  # which pins it and documents its types
+    known = dict(packages_distributions()) | {"pydantic_core": ["pydantic"]}  # which pins it and documents its types
     roots = {name.partition(".")[0] for path in FILES for name in imports(path)}
     outside = roots - sys.stdlib_module_names - {"deepshare"}
     undeclared = {root for root in outside if not {_normal(name) for name in known.get(root, [root])} & declared}

@@ -16,6 +16,7 @@ import deepshare
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
+pytestmark = pytest.mark.xdist_group("wheel")  # one worker, so that the wheel is built once
 
 
 def run(*command: str | Path, folder: Path) -> str:
