@@ -114,7 +114,7 @@ def test_a_wrong_key_or_value_is_named_with_what_was_expected(overrides: dict[st
         ({"budget": None}, 'method "deepshare" needs [budget]'),
         ({"method.name": "relu"}, 'method "relu" is the plain network: no [budget], no [gelu], [switch], [finetune]'),
         ({"gelu": None, "switch": None, "finetune": None}, "at least one of [gelu], [switch], [finetune] is needed"),
-        ({"method.replicates": False}, "method.replicates = false needs budget.layer_sharing = false"),
+        ({"method.replicates": False}, "method.replicates = false needs budget.layer_sharing"),
         ({"method.initial": "plain", "plain": None}, 'method.initial = "plain" needs [plain] or model.weights'),
         ({"budget.allocate": "snl", "plain": None}, 'budget.allocate = "snl" starts from a trained network'),
         ({"teacher.distill": 1.0}, "[teacher] learns from the labels alone"),

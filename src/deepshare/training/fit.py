@@ -26,7 +26,7 @@ from deepshare.training.folder import RunFolder, describe_environment
 from deepshare.training.given import is_shared, plan_of, unshared
 from deepshare.training.hardware import Hardware
 from deepshare.training.loop import Setting
-from deepshare.training.networks import gelu_network, plain_network
+from deepshare.training.networks import gelu_network, lay_out, plain_network
 from deepshare.training.phases import Training
 from deepshare.training.progress import Reporter
 from deepshare.training.recipe import Phase, Recipe, changed, load_recipe
@@ -42,6 +42,7 @@ def fit(
     out: str | Path,
     data: Any = None,
     data_dir: str | Path | None = None,
+    download: bool = False,
     resume: bool = False,
     dry_run: bool = False,
     hardware: Hardware | None = None,
@@ -59,6 +60,7 @@ def fit(
         data: Your own data: a Dataset, or (training, validation) or (training, validation, test), each a Dataset or a
             DataLoader; or the name of a data set. By default the recipe's.
         data_dir: Where data sets are.
+        download: Whether to fetch a data set that is not there.
         resume: Whether to go on with the run in the folder; it ends bit for bit as if it had not been interrupted.
         dry_run: Whether to train only one batch of every phase, and to keep nothing.
         hardware: Where it runs.
@@ -73,8 +75,8 @@ def fit(
         CheckpointError: The folder holds something else, or a file in it is damaged or cannot be written.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    with _fitting(model, recipe, out, data, data_dir, dry_run, hardware, reporter) as fitting:
-        return fitting.run(resume).to("cpu").eval()
+    with _fitting(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as fitting:
+        return lay_out(fitting.run(resume), torch.contiguous_format).to("cpu").eval()
 
 
 def allocate(
@@ -84,6 +86,7 @@ def allocate(
     out: str | Path,
     data: Any = None,
     data_dir: str | Path | None = None,
+    download: bool = False,
     resume: bool = False,
     dry_run: bool = False,
     hardware: Hardware | None = None,
@@ -98,7 +101,7 @@ def allocate(
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe = changed(recipe, {"budget.allocate": "snl"})
-    with _fitting(model, recipe, out, data, data_dir, dry_run, hardware, reporter) as fitting:
+    with _fitting(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as fitting:
         return fitting.allocate(resume)
 
 
@@ -109,6 +112,7 @@ def _fitting(
     out: str | Path,
     data: Any,
     data_dir: str | Path | None,
+    download: bool,
     dry_run: bool,
     hardware: Hardware | None,
     reporter: Reporter | None,
@@ -120,8 +124,9 @@ def _fitting(
         if dry_run:
             out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
         _check_batches(recipe, fabric.world_size)
-        feed = make_feed(data, recipe.data, recipe.model.classes, recipe.seed, Path(data_dir) if data_dir else None)
-        setting = Setting(recipe, fabric, feed, reporter or Reporter(), hardware.compile, dry_run)
+        feed = make_feed(data, recipe, data_dir, download=download)
+        told = reporter if reporter and fabric.is_global_zero else Reporter()
+        setting = Setting(recipe, fabric, feed, told, hardware.compile, dry_run)
         yield _Fitting(setting, Path(out), model, asdict(hardware))
 
 
@@ -136,7 +141,7 @@ class _Fitting:
 
     def __post_init__(self) -> None:
         self.recipe = self.setting.recipe
-        self.input_size = _input_size(self.setting)
+        self.input_size = self.setting.feed.input_size
 
     def run(self, resume: bool) -> nn.Module:
         run = RunFolder(self.out)
@@ -216,7 +221,8 @@ class _Fitting:
 
     def _shared(self, run: RunFolder, planned: Plan) -> nn.Module:
         settings = self.recipe.method
-        method = DeepShare(planned, settings.start, settings.sharpness, seed_of(self.recipe.seed, "alpha and beta"))
+        seed = seed_of(self.recipe.seed, "alpha and beta")
+        method = DeepShare(planned, settings.start, settings.sharpness, seed, settings.replicates)
         teacher = self._teacher() if self.recipe.needs_teacher else None
         if self.given is not None and is_shared(self.given):
             network = copy.deepcopy(self.given)
@@ -301,12 +307,6 @@ def _check_batches(recipe: Recipe, processes: int) -> None:
 def _check_plan(run: RunFolder, planned: Plan | None) -> None:
     if planned and run.plan.exists() and Plan.load(run.plan) != planned:
         raise PlanMismatchError(f"{run.plan} is another plan than the recipe's: give another folder")
-
-
-def _input_size(setting: Setting) -> tuple[int, ...]:
-    """Size of one prepared image."""
-    images, _ = next(iter(setting.feed.train(setting.fabric.world_size, 0, 0, setting.fabric)))
-    return tuple(images.shape[1:])
 
 
 def _outputs(model: nn.Module, input_size: tuple[int, ...]) -> int:

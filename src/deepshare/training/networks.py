@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from deepshare import zoo
 from deepshare.data.seeds import seed_of
 from deepshare.errors import CheckpointError
+from deepshare.methods.deepshare import trim
 from deepshare.sharing.convert import replace_sites, share
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
@@ -37,6 +38,14 @@ def plain_network(recipe: Recipe, role: str) -> nn.Module:
         model = zoo.build(recipe.model.name, classes=recipe.model.classes, **recipe.model.arguments)
     if recipe.model.weights:
         start_from(model, Path(recipe.model.weights), recipe.model.classes)
+    return model
+
+
+def lay_out(model: nn.Module, layout: torch.memory_format) -> nn.Module:
+    """Lay the weights of convolutions out in memory; channels last is a quarter faster on a CPU."""
+    for weight in model.parameters():
+        if weight.ndim == 4:
+            weight.data = weight.data.contiguous(memory_format=layout)
     return model
 
 
@@ -102,8 +111,11 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
         raise CheckpointError(f"{path} was trained with another plan than {run.plan}: restore the plan of the run")
     if model is None and label.own:
         raise CheckpointError(f"{run.path} was trained from a model of your own: give it as model=")
-    base = model if model is not None else _build(load_recipe(run.recipe))
+    recipe = load_recipe(run.recipe)
+    base = model if model is not None else _build(recipe)
     network = convert(base, label.network, label.input_size, plan)
+    if not recipe.method.replicates:
+        trim(network)
     fill(network, tensors, path)
     return network.eval()
 

@@ -242,8 +242,8 @@ class Recipe(Section):
             return f'method "{self.method.name}" needs [budget]'
         if not shared:
             return f"at least one of {sections} is needed"
-        if not self.method.replicates and self.budget.layer_sharing:
-            return "method.replicates = false needs budget.layer_sharing = false: each layer keeps its own prototypes"
+        if not self.method.replicates and (self.budget.layer_sharing or self.method.affine):
+            return "method.replicates = false needs budget.layer_sharing = false and method.affine = false"
         return None
 
     def _phase_problem(self) -> str | None:
