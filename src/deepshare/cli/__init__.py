@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from deepshare import __version__
+from deepshare.cli.evaluate import evaluate
 from deepshare.cli.export import export
 from deepshare.cli.inspect import inspect
 from deepshare.cli.plan import plan
+from deepshare.cli.train import train
 from deepshare.errors import DeepShareError
 
 app = App(
@@ -27,6 +29,8 @@ app = App(
 app.command(inspect)
 app.command(plan)
 app.command(export)
+app.command(train)
+app.command(evaluate, name="eval")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

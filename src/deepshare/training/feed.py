@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from deepshare import data as sets
 from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment, Source, Transform, UserLoader, batches
 from deepshare.data.seeds import generator
 from deepshare.errors import DataError
-from deepshare.training import schema
 from deepshare.training.evaluate import Result, measure
 from deepshare.training.losses import NO_LABEL
+from deepshare.training.recipe import Recipe
+from deepshare.training.schema import Data
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class Feed:
     test_set: Source | None
     augment: Transform | None
     prepare: Transform | None
+
+    @cached_property
+    def input_size(self) -> tuple[int, ...]:
+        """Size of one prepared training image."""
+        images, _ = next(iter(batches(self.train_set, 1, augment=self.augment)))
+        return tuple(images.shape[1:])
 
     @property
     def ignore(self) -> int | None:
@@ -74,26 +82,27 @@ class Feed:
         return measure(model, self.test_set, batch=batch, transform=self.prepare)
 
 
-def make_feed(given: Any, wanted: schema.Data, classes: int, seed: int, data_dir: Path | None) -> Feed:
+def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *, download: bool = False) -> Feed:
     """Load the data set of a recipe, or take what was given in its place.
 
     Args:
         given: Nothing, the name of a data set, its splits, one Dataset (validation images are cut from it), or a
             sequence of two or three sets, Datasets or DataLoaders: training, validation, test.
-        wanted: What the recipe says.
-        classes: How many the network tells apart, for a Dataset or DataLoader that does not say.
-        seed: Of the validation split.
+        recipe: What it says of data, validation split and augmentation.
         data_dir: Where data sets are.
+        download: Whether to fetch a data set that is not there.
 
     Raises:
         DataError: The data is missing, damaged or not enough.
     """
+    wanted, seed = recipe.data, recipe.seed
     if given is None or isinstance(given, str):
         given = sets.load(
             given or wanted.name,
             data_dir,
             validation=wanted.validation,
             seed=seed,
+            download=download,
             subset=wanted.subset,
             image_size=wanted.image_size,
         )
@@ -101,14 +110,14 @@ def make_feed(given: Any, wanted: schema.Data, classes: int, seed: int, data_dir
         given = (given.train, given.validation, given.test)
     elif not isinstance(given, Sequence):
         given = _split(given, wanted.validation, seed)
-    parts = [_source(part, classes) for part in given]
+    parts = [_source(part, recipe.model.classes) for part in given]
     if len(parts) not in (2, 3):
         raise DataError(f"{len(parts)} data sets were given: give training and validation, and test if there is one")
     train, prepare = transforms(parts[0], wanted)
     return Feed(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare)
 
 
-def transforms(source: Source, wanted: schema.Data) -> tuple[Transform | None, Transform | None]:
+def transforms(source: Source, wanted: Data) -> tuple[Transform | None, Transform | None]:
     """What is done to training images and to all others; a user's own data comes ready."""
     if not isinstance(source, ImageSet):
         return None, None

@@ -14,7 +14,7 @@ import torch
 
 from deepshare.errors import CheckpointError
 from deepshare.sharing.plan import Plan
-from deepshare.training.recipe import Recipe, load_recipe, to_toml
+from deepshare.training.recipe import Recipe, differences, load_recipe, to_toml
 from deepshare.training.state import State
 from deepshare.training.weights import write_file
 
@@ -81,11 +81,11 @@ class RunFolder:
             raise CheckpointError(f"{self.path} is not empty: resume its run with --resume, or give another folder")
         if not self.recipe.is_file():
             raise CheckpointError(f"{self.path} is no run folder (it has no recipe.toml): give another folder")
-        changed = list(_differences(load_recipe(self.recipe), recipe))
+        changed = differences(load_recipe(self.recipe), recipe)
         if changed:
+            said = "; ".join(f"{key} was {old} and is {new}" for key, (old, new) in changed.items())
             raise CheckpointError(
-                f"{self.path} was begun with another recipe ({'; '.join(changed)}): "
-                "resume with the old values or give another folder"
+                f"{self.path} was begun with another recipe ({said}): resume with the old values or give another folder"
             )
 
     def begin(self, recipe: Recipe, environment: Mapping[str, Any], plan: Plan | None) -> None:
@@ -160,18 +160,3 @@ def _cpu() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor()
-
-
-def _differences(old: Recipe, new: Recipe) -> Iterator[str]:
-    before, after = dict(_flat(old.model_dump(), "")), dict(_flat(new.model_dump(), ""))
-    for key in before | after:
-        if before.get(key) != after.get(key):
-            yield f"{key} was {before.get(key)} and is {after.get(key)}"
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

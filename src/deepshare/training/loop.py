@@ -87,7 +87,8 @@ def train_epoch(setting: Setting, work: Work, epoch: int) -> Trained:
     sums = torch.zeros(3, device=setting.fabric.device)  # loss over images, right labels, labels
     images_seen, lr = 0, work.phase.lr
     work.module.train()
-    for step, (images, labels) in enumerate(feed):
+    for step, (pixels, labels) in enumerate(feed):
+        images = pixels.contiguous(memory_format=torch.channels_last)
         lr = rate(work.phase, epoch * steps + step, steps)
         torch.manual_seed(seed_of(work.seed, epoch, step, setting.fabric.global_rank))  # dropout
         loss, right, known = _step(setting, work, images, labels, lr)

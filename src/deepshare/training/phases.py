@@ -13,6 +13,7 @@ from deepshare.methods.base import Method
 from deepshare.training.evaluate import Result
 from deepshare.training.folder import RunFolder
 from deepshare.training.loop import Setting, Work, check_finite, train_epoch
+from deepshare.training.networks import lay_out
 from deepshare.training.progress import EpochLine
 from deepshare.training.recipe import Phase
 from deepshare.training.state import State
@@ -95,6 +96,7 @@ class Training:
 
     def _set_up(self, name: str) -> Work:
         phase = self.phases[name]
+        lay_out(self.model, torch.channels_last)
         teacher = self._teacher(name)
         optimiser = self.method.optimiser(
             self.model, lr=phase.lr, momentum=phase.momentum, weight_decay=phase.weight_decay
@@ -112,7 +114,9 @@ class Training:
             teacher = copy.deepcopy(self.model)
             self.method.start_epoch(teacher, "gelu", 0, 1)
             fill(teacher, read_weights(self.folder.soft)[0], self.folder.soft)
-        return teacher and teacher.to(self.fabric.device).eval().requires_grad_(False)
+        if teacher is not None:
+            lay_out(teacher, torch.channels_last).to(self.fabric.device).eval().requires_grad_(False)
+        return teacher
 
     def _epoch(self, work: Work, epoch: int, epochs: int) -> EpochLine:
         began = time.perf_counter()

@@ -1,0 +1,137 @@
+"""`deepshare train`: a recipe from nothing to the trained network."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from deepshare.cli.options import Flag, Json
+from deepshare.errors import RecipeError
+
+if TYPE_CHECKING:
+    from deepshare.training.recipe import Recipe
+
+
+def train(
+    *keys: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    recipe: Annotated[str, Parameter(name=["--recipe", "-r"])],
+    out: Path | None = None,
+    resume: Flag = False,
+    dry_run: Flag = False,
+    model: str | None = None,
+    weights: str | None = None,
+    data: str | None = None,
+    data_dir: Path | None = None,
+    download: Flag = False,
+    teacher: Path | None = None,
+    plain: Path | None = None,
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    devices: int = 1,
+    num_nodes: int = 1,
+    precision: Literal["32-true", "bf16-mixed", "bf16-true", "64-true"] = "32-true",
+    compile: Flag = False,
+    deterministic: Flag = False,
+    log: Literal["tensorboard"] | None = None,
+    as_json: Json = False,
+) -> None:
+    """Train a network as a recipe says, with the teacher and the plain network that it needs, into a run folder.
+
+    Any key of the recipe is also a flag: --gelu.epochs 2 --budget.gates 10% --seed 1.
+
+    Args:
+        keys: Any key of the recipe, as --KEY VALUE.
+        recipe: The name of a recipe (deepshare recipes lists them) or a TOML file.
+        out: The run folder; not needed for a dry run.
+        resume: Go on with the run in the folder.
+        dry_run: Train one batch of every phase and keep nothing.
+        model: Another network than the recipe's, without its arguments.
+        weights: Start from these weights: a safetensors file, a saved state_dict or a run folder.
+        data: Another data set than the recipe's; folder:PATH has one folder of pictures for each class.
+        data_dir: Where data sets are.
+        download: Fetch a data set that is not there.
+        teacher: A finished teacher, a run folder such as runs/x/teacher, in the place of one to be trained.
+        plain: Likewise the plain network.
+        accelerator: What to train on.
+        devices: Processes on this machine that share each batch.
+        num_nodes: Machines; all must see the run folder.
+        precision: Of the forward and backward pass.
+        compile: Compile the network first.
+        deterministic: Refuse operations that may differ from run to run.
+        log: Write the curves also for TensorBoard, into the run folder.
+    """
+    changes = {key: str(value) for key, value in (("teacher.weights", teacher), ("plain.weights", plain)) if value}
+    if model is not None:
+        changes |= {"model.name": model}
+    changes |= {key: value for key, value in (("model.weights", weights), ("data.name", data)) if value is not None}
+    chosen = _recipe(recipe, {**changes, **read_keys(keys)}, other_model=model is not None)
+    if out is None and not dry_run:
+        raise RecipeError("give --out, the folder for the run, or --dry-run")
+    from deepshare.cli.progress import make_reporter
+    from deepshare.training.fit import fit
+    from deepshare.training.folder import RunFolder
+    from deepshare.training.hardware import Hardware
+
+    hardware = Hardware(accelerator, devices, num_nodes, precision, compile, deterministic)
+    folder = out or Path()
+    reporter = make_reporter()
+    if log and not dry_run:
+        from deepshare.training.tensorboard import with_tensorboard
+
+        reporter = with_tensorboard(reporter, folder)
+    try:
+        fit(
+            recipe=chosen,
+            out=folder,
+            data_dir=data_dir,
+            download=download,
+            resume=resume,
+            dry_run=dry_run,
+            hardware=hardware,
+            reporter=reporter,
+        )
+    finally:
+        reporter.end()
+    if dry_run:
+        print(json.dumps({"dry_run": list(chosen.phases)}) if as_json else f"{chosen.name}: every phase runs")
+        return
+    result = json.loads(RunFolder(folder).result.read_text(encoding="utf-8"))
+    print(json.dumps({"out": str(folder), **result}) if as_json else describe(folder, result))
+
+
+def read_keys(tokens: Sequence[str]) -> dict[str, str]:
+    """Read --KEY VALUE and --KEY=VALUE.
+
+    Raises:
+        RecipeError: A flag without a value, or a value without a flag.
+
+    >>> read_keys(["--gelu.epochs", "2", "--budget.gates=10%"])
+    {'gelu.epochs': '2', 'budget.gates': '10%'}
+    """
+    keys = {}
+    rest = iter(tokens)
+    for token in rest:
+        name, equals, value = token.partition("=")
+        if not name.startswith("--"):
+            raise RecipeError(f"{token} belongs to no flag: give --KEY VALUE with a key of the recipe")
+        given = value if equals else next(rest, None)
+        if given is None:
+            raise RecipeError(f"{token} needs a value: give --KEY VALUE with a key of the recipe")
+        keys[name.removeprefix("--").replace("-", "_")] = given
+    return keys
+
+
+def describe(folder: Path, result: dict[str, object]) -> str:
+    """The last line of a run."""
+    tests = result["test"]
+    last = tests.get("last") if isinstance(tests, dict) else None
+    name = "mIoU" if last and "miou" in last else "accuracy"
+    score = f", test {name} {last.get('miou', last['accuracy']):.2%}" if last else ""
+    return f"{folder}: {result['gates']:,} gates{score}"
+
+
+def _recipe(name: str, changes: dict[str, str], *, other_model: bool) -> "Recipe":
+    from deepshare.training.recipe import load_recipe
+
+    return load_recipe(name, {**({"model.arguments": {}} if other_model else {}), **changes})
