@@ -1,5 +1,6 @@
 """Tiny data sets in the official layouts, and the real ones where they are."""
 
+import fcntl
 import pickle
 import subprocess
 from collections.abc import Callable
@@ -15,14 +16,18 @@ Unpack = Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
-def real_data(request: pytest.FixtureRequest) -> Unpack:
+def real_data() -> Unpack:
     """Unpack a real data set once and for all test runs, and return the folder it is in."""
     if not (SHARED / "unpack").exists():
         pytest.skip(f"the real data is not there: no {SHARED}")
     folder = Path.home() / ".cache" / "deepshare-tests"
 
+    folder.mkdir(parents=True, exist_ok=True)
+
     def unpack(name: str) -> Path:
-        subprocess.run([SHARED / "unpack", folder, name], check=True, capture_output=True)
+        with (folder / ".lock").open("w") as lock:  # several test processes may want the same
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            subprocess.run([SHARED / "unpack", folder, name], check=True, capture_output=True)
         return folder
 
     return unpack

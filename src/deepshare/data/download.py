@@ -84,14 +84,16 @@ def _fetch_folder(archive: Archive, data_dir: Path) -> Path:
 
 def fetch(url: str, path: Path, md5: str) -> Path:
     """Fetch a file; what an earlier try left is continued, and only a file with the right checksum gets the name."""
+    if path.exists():
+        if (found := _md5(path)) != md5:
+            raise DataError(f"{path} has md5 {found}, not {md5}: remove it, or put the file of {url} there")
+        return path
     part = path.with_name(path.name + ".part")
-    if not path.exists():
-        _receive(url, part)
-        part.replace(path)
-    if (found := _md5(path)) != md5:
-        path.unlink()
+    _receive(url, part)
+    if (found := _md5(part)) != md5:
+        part.unlink()
         raise DataError(f"{url} gave a file with md5 {found}, not {md5}: it was removed; try again later")
-    return path
+    return part.replace(path)
 
 
 def _receive(url: str, part: Path) -> None:

@@ -1,0 +1,75 @@
+"""A small HTTP server that behaves well or badly, as it is told."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one content at every address.
+
+    Attributes:
+        content: What it serves.
+        cuts: After how many bytes each of the next answers breaks off.
+        ranges: Whether it honours the Range header.
+        lengths: Whether it says how long its answer is.
+        status: Answers with this error instead, if set.
+        asked: The Range header of each request so far.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content = content
+        self.cuts: list[int] = []
+        self.ranges = True
+        self.lengths = True
+        self.status = 0
+        self.asked: list[str | None] = []
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing when a client goes away."""
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.server.asked.append(asked)
+        if self.server.status:
+            self.send_error(self.server.status)
+            return
+        match = re.fullmatch(r"bytes=(\d+)-", asked or "")
+        start = int(match[1]) if match and self.server.ranges else 0
+        if start >= len(self.server.content):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        body = self.server.content[start:]
+        if self.server.lengths:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: self.server.cuts.pop(0)] if self.server.cuts else body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serving(content: bytes) -> Iterator[Server]:
+    server = Server(content)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
