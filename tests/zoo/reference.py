@@ -1,23 +1,24 @@
 """The networks once more, as plain functions of a state_dict: another hand's reading of the same description."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 Weights = Mapping[str, Tensor]
+Network = TypeVar("Network", bound=nn.Module)
 
 
-def shake(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every BatchNorm values of its own, so that leaving one out or mixing two up shows."""
+def shake(model: Network, seed: int = 0) -> Network:
+    """Give every BatchNorm and bias values of its own, so that leaving one out or mixing two up shows."""
     generator = torch.Generator().manual_seed(seed)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            for tensor in (module.weight.data, module.running_var):
-                tensor.uniform_(0.5, 1.5, generator=generator)
-            for tensor in (module.bias.data, module.running_mean):
-                tensor.uniform_(-0.5, 0.5, generator=generator)
+    for name, tensor in model.state_dict().items():
+        if name.endswith("running_mean") or (name.endswith("bias") and tensor.dim() == 1):
+            tensor.uniform_(-0.5, 0.5, generator=generator)
+        elif name.endswith("running_var") or (name.endswith("weight") and tensor.dim() == 1):
+            tensor.uniform_(0.5, 1.5, generator=generator)
     return model.eval()
 
 

@@ -1,11 +1,13 @@
+from typing import Any
+
 import pytest
 import torch
-from tests.zoo import reference
 from torch import nn
 
 from deepshare.errors import ModelNameError
 from deepshare.sharing.sites import find_sites
 from deepshare.zoo import deeplabv3_mobilenetv2
+from tests.zoo import reference
 
 BACKBONE = (
     2 * [(32, 256)] + [(96, 256), (96, 128)] + 3 * [(144, 128)] + [(144, 64)]
@@ -18,7 +20,7 @@ HEAD = 5 * [(512, 64)]
     ("image_pool_relu", "shapes", "neurons"),
     [(False, BACKBONE + HEAD, 85_262_336), (True, [*BACKBONE, (512, 1), *HEAD], 85_262_848)],
 )
-def test_sites_are_those_of_the_description(image_pool_relu, shapes, neurons):
+def test_sites_are_those_of_the_description(image_pool_relu: bool, shapes: list[tuple[int, int]], neurons: int) -> None:
     with torch.device("meta"):
         model = deeplabv3_mobilenetv2(image_pool_relu=image_pool_relu)
     sites = find_sites(model, (3, 512, 512))
@@ -28,7 +30,7 @@ def test_sites_are_those_of_the_description(image_pool_relu, shapes, neurons):
     assert [site.name for site in sites][-5:] == [f"aspp.branches.{n}.act" for n in range(4)] + ["aspp.bottleneck.act"]
 
 
-def test_parameter_count():
+def test_parameter_count() -> None:
     with torch.device("meta"):
         model = deeplabv3_mobilenetv2()
     stages = [(1, 16, 1), (6, 24, 2), (6, 32, 3), (6, 64, 4), (6, 96, 3), (6, 160, 3), (6, 320, 1)]
@@ -43,7 +45,7 @@ def test_parameter_count():
     assert sum(parameter.numel() for parameter in model.parameters()) == 18_442_646
 
 
-def test_backbone_equals_torchvisions_once_that_has_our_strides_and_dilations():
+def test_backbone_equals_torchvisions_once_that_has_our_strides_and_dilations() -> None:
     models = pytest.importorskip("torchvision.models")
     torch.manual_seed(0)
     ours = reference.shake(deeplabv3_mobilenetv2(aspp_width=8)).double()
@@ -73,10 +75,10 @@ def _plain_relus_and_output_stride_8(features: nn.Sequential) -> None:
 
 
 @pytest.mark.parametrize("image_pool_relu", [False, True])
-def test_head_equals_the_reference(image_pool_relu):
+def test_head_equals_the_reference(image_pool_relu: bool) -> None:
     torch.manual_seed(0)
-    model = deeplabv3_mobilenetv2(classes=5, aspp_width=16, image_pool_relu=image_pool_relu, width=0.25)
-    model = reference.shake(model).double()
+    plain = deeplabv3_mobilenetv2(classes=5, aspp_width=16, image_pool_relu=image_pool_relu, width=0.25)
+    model = reference.shake(plain).double()
     features = []
     model.aspp.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
     x = torch.randn(2, 3, 64, 96, dtype=torch.double)
@@ -86,7 +88,7 @@ def test_head_equals_the_reference(image_pool_relu):
 
 
 @pytest.mark.parametrize("size", [(64, 64), (60, 83)])
-def test_output_has_the_size_of_the_image_and_gradients_flow(size):
+def test_output_has_the_size_of_the_image_and_gradients_flow(size: tuple[int, int]) -> None:
     model = deeplabv3_mobilenetv2(classes=5, aspp_width=8, width=0.25)
     logits = model(torch.randn(2, 3, *size))
     assert logits.shape == (2, 5, *size)
@@ -95,7 +97,7 @@ def test_output_has_the_size_of_the_image_and_gradients_flow(size):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_drops_a_tenth_of_the_heads_channels_in_training_only(training):
+def test_drops_a_tenth_of_the_heads_channels_in_training_only(training: bool) -> None:
     torch.manual_seed(0)
     dropout = deeplabv3_mobilenetv2(aspp_width=8, width=0.25).train(training).dropout
     maps = dropout(torch.ones(100, 100, 2, 2)).flatten(2)
@@ -111,6 +113,6 @@ def test_drops_a_tenth_of_the_heads_channels_in_training_only(training):
         ({"width": "half"}, "width must be a number above 0, not 'half'"),
     ],
 )
-def test_refuses_what_it_cannot_build(arguments, words):
+def test_refuses_what_it_cannot_build(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelNameError, match=words):
         deeplabv3_mobilenetv2(**arguments)

@@ -1,4 +1,5 @@
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +16,14 @@ def needs(library: str) -> None:
 
 
 @pytest.mark.parametrize("name", known_names())
-def test_own_networks_run_at_their_default_size(name):
+def test_own_networks_run_at_their_default_size(name: str) -> None:
     with torch.device("meta"):
         model = build(name, classes=7)
         logits = model.eval()(torch.empty(1, *default_input_size(name)))
     assert logits.shape[:2] == (1, 7)
 
 
-def test_names_with_a_depth_build_that_depth():
+def test_names_with_a_depth_build_that_depth() -> None:
     relus = {
         name: sum(isinstance(module, nn.ReLU) for module in build(name, width=4).modules())
         for name in ("resnet10", "resnet18", "resnet34")
@@ -44,7 +45,9 @@ def test_names_with_a_depth_build_that_depth():
         ("smp:Unet/tu-resnet18", (3, 256, 256), {"norm_layer": nn.BatchNorm2d}, (2, 1, 256, 256)),
     ],
 )
-def test_bridges_build_by_name_in_our_words_or_theirs(name, size, arguments, output):
+def test_bridges_build_by_name_in_our_words_or_theirs(
+    name: str, size: tuple[int, int, int], arguments: dict[str, Any], output: tuple[int, ...]
+) -> None:
     needs(name.partition(":")[0])
     assert default_input_size(name) == size
     channels = arguments.get("channels", arguments.get("in_chans", 3))
@@ -53,7 +56,7 @@ def test_bridges_build_by_name_in_our_words_or_theirs(name, size, arguments, out
         assert model.eval()(torch.empty(2, channels, *size[1:])).shape == output
 
 
-def test_torchvision_segmentation_models_fetch_no_backbone():
+def test_torchvision_segmentation_models_fetch_no_backbone() -> None:
     needs("torchvision")
     with torch.device("meta"):
         model = build("torchvision:fcn_resnet50", classes=7)
@@ -62,7 +65,7 @@ def test_torchvision_segmentation_models_fetch_no_backbone():
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_known_names_of_a_library_are_names_that_build_answers_to(library):
+def test_known_names_of_a_library_are_names_that_build_answers_to(library: str) -> None:
     needs(library)
     names = known_names(library)
     assert len(names) == len(set(names)) > 80
@@ -86,14 +89,14 @@ def test_known_names_of_a_library_are_names_that_build_answers_to(library):
         ("smp:Unet", "smp:Unet/resnet18"),
     ],
 )
-def test_unknown_names_are_answered_with_the_nearest(name, nearest):
+def test_unknown_names_are_answered_with_the_nearest(name: str, nearest: str) -> None:
     for ask in (build, default_input_size):
         with pytest.raises(ModelNameError, match=nearest) as caught:
             ask(name)
         assert "\n" not in str(caught.value)
 
 
-def test_unknown_libraries_are_answered_with_the_nearest():
+def test_unknown_libraries_are_answered_with_the_nearest() -> None:
     with pytest.raises(ModelNameError, match="'timm'"):
         known_names("tim")
 
@@ -113,20 +116,20 @@ def test_unknown_libraries_are_answered_with_the_nearest():
         ("smp:Unet/resnet18", {"encoder_weights": "imagenet"}, "encoder_weights"),
     ],
 )
-def test_wrong_arguments_get_one_line(name, arguments, words):
+def test_wrong_arguments_get_one_line(name: str, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelNameError, match=words) as caught:
         build(name, **arguments)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["timm:resnet18", "torchvision:resnet18", "smp:Unet/resnet18"])
-def test_a_missing_library_is_named_with_the_cure(name, monkeypatch):
+def test_a_missing_library_is_named_with_the_cure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, LIBRARIES[name.partition(":")[0]], None)
     with pytest.raises(ModelNameError, match=r"pip install deepshare\[zoo\]"):
         build(name)
 
 
-def test_a_library_that_does_not_fit_torch_is_said_in_one_line(monkeypatch):
+def test_a_library_that_does_not_fit_torch_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: str) -> None:
         raise RuntimeError("operator torchvision::nms does not exist\nmore")
 

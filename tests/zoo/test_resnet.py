@@ -1,11 +1,13 @@
+from typing import Any
+
 import pytest
 import torch
-from tests.zoo import reference
 from torch import nn
 
 from deepshare.errors import ModelNameError
 from deepshare.sharing.sites import find_sites
 from deepshare.zoo import resnet18
+from tests.zoo import reference
 
 
 @pytest.mark.parametrize(
@@ -18,13 +20,13 @@ from deepshare.zoo import resnet18
         ({"depth": 10}, 32, 245_760),
     ],
 )
-def test_relu_counts(arguments, size, neurons):
+def test_relu_counts(arguments: dict[str, Any], size: int, neurons: int) -> None:
     with torch.device("meta"):
         model = resnet18(**arguments)
     assert find_sites(model, (arguments.get("channels", 3), size, size)).neurons == neurons
 
 
-def test_sites_have_the_names_and_shapes_of_the_description():
+def test_sites_have_the_names_and_shapes_of_the_description() -> None:
     with torch.device("meta"):
         sites = find_sites(resnet18(), (3, 32, 32))
     expected = [
@@ -39,14 +41,14 @@ def test_sites_have_the_names_and_shapes_of_the_description():
 
 
 @pytest.mark.parametrize(("depth", "sites"), [(10, 8), (18, 16), (34, 32)])
-def test_each_site_is_a_relu_of_its_own_that_leaves_its_input_alone(depth, sites):
+def test_each_site_is_a_relu_of_its_own_that_leaves_its_input_alone(depth: int, sites: int) -> None:
     with torch.device("meta"):
         relus = [module for module in resnet18(depth=depth).modules() if isinstance(module, nn.ReLU)]
     assert len(relus) == sites
     assert not any(relu.inplace for relu in relus)
 
 
-def test_parameter_count():
+def test_parameter_count() -> None:
     with torch.device("meta"):
         model = resnet18(classes=100)
     stem = 3 * 64 * 9 + 2 * 64
@@ -59,7 +61,7 @@ def test_parameter_count():
     assert sum(parameter.numel() for parameter in model.parameters()) == 11_220_132
 
 
-def test_equals_the_reference():
+def test_equals_the_reference() -> None:
     torch.manual_seed(0)
     model = reference.shake(resnet18(10, width=8)).double()
     x = torch.randn(2, 3, 32, 32, dtype=torch.double)
@@ -67,14 +69,14 @@ def test_equals_the_reference():
 
 
 @pytest.mark.parametrize(("channels", "size"), [(3, 32), (3, 64), (1, 8), (3, 33)])
-def test_takes_images_of_many_sizes(channels, size):
+def test_takes_images_of_many_sizes(channels: int, size: int) -> None:
     model = resnet18(10, width=4, channels=channels)
     assert model(torch.randn(2, channels, size, size)).shape == (2, 10)
 
 
-def test_starts_from_he_values():
+def test_starts_from_he_values() -> None:
     torch.manual_seed(0)
-    weight = resnet18().layer4[1].conv2.weight
+    weight = resnet18().get_parameter("layer4.1.conv2.weight")
     assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
 
 
@@ -87,6 +89,6 @@ def test_starts_from_he_values():
         ({"channels": True}, "channels must be"),
     ],
 )
-def test_refuses_what_it_cannot_build(arguments, words):
+def test_refuses_what_it_cannot_build(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelNameError, match=words):
         resnet18(**arguments)

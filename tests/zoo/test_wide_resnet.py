@@ -1,14 +1,16 @@
+from typing import Any
+
 import pytest
 import torch
-from tests.zoo import reference
 from torch import nn
 
 from deepshare.errors import ModelNameError
 from deepshare.sharing.sites import find_sites
 from deepshare.zoo import wide_resnet
+from tests.zoo import reference
 
 
-def test_sites_are_those_of_the_description():
+def test_sites_are_those_of_the_description() -> None:
     with torch.device("meta"):
         sites = find_sites(wide_resnet(), (3, 32, 32))
     shapes = [(16, 32, 32)] + 6 * [(128, 32, 32)] + 6 * [(256, 16, 16)] + 5 * [(512, 8, 8)]
@@ -17,7 +19,7 @@ def test_sites_are_those_of_the_description():
     assert sites.neurons == 1_359_872
 
 
-def test_parameter_count():
+def test_parameter_count() -> None:
     with torch.device("meta"):
         model = wide_resnet()
     total, inputs = 3 * 16 * 9, 16
@@ -30,20 +32,21 @@ def test_parameter_count():
 
 
 @pytest.mark.parametrize("depth", [10, 16])
-def test_equals_the_reference(depth):
+def test_equals_the_reference(depth: int) -> None:
     torch.manual_seed(0)
     model = reference.shake(wide_resnet(depth, widen=2, classes=7)).double()
     x = torch.randn(2, 3, 16, 16, dtype=torch.double)
     torch.testing.assert_close(model(x), reference.wide_resnet(model.state_dict(), x, (depth - 4) // 6))
 
 
-def test_activation_feeds_the_shortcut_only_where_the_width_changes():
+def test_activation_feeds_the_shortcut_only_where_the_width_changes() -> None:
     torch.manual_seed(0)
     model = reference.shake(wide_resnet(16, widen=2))
     x = torch.randn(1, 32, 8, 8)
-    changing, equal = model.block2[0], model.block2[1]
-    for block in (changing, equal):
+    blocks: list[Any] = list(model.block2)
+    for block in blocks:
         nn.init.zeros_(block.conv2.weight)
+    changing, equal = blocks
     assert torch.equal(changing(x), changing.shortcut(changing.bn1(x).clamp(min=0)))
     assert not torch.allclose(changing(x), changing.shortcut(x))
     y = torch.randn(1, 64, 4, 4)
@@ -51,7 +54,7 @@ def test_activation_feeds_the_shortcut_only_where_the_width_changes():
 
 
 @pytest.mark.parametrize("size", [32, 64])
-def test_takes_both_image_sizes(size):
+def test_takes_both_image_sizes(size: int) -> None:
     assert wide_resnet(10, widen=1, classes=5)(torch.randn(2, 3, size, size)).shape == (2, 5)
 
 
@@ -63,6 +66,6 @@ def test_takes_both_image_sizes(size):
         ({"widen": -1}, "widen must be a whole number of at least 1, not -1"),
     ],
 )
-def test_refuses_what_it_cannot_build(arguments, words):
+def test_refuses_what_it_cannot_build(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelNameError, match=words):
         wide_resnet(**arguments)

@@ -111,7 +111,7 @@ def _trace(model: nn.Module, places: Sequence[Place], modules: Mapping[str, nn.M
             continue
         new = {place.position: (place.site.name.rpartition(".")[2], modules[place.site.name]) for place in todo}
         try:
-            rewrite(model.get_submodule(caller), path, new, calls[caller])
+            rewrite(model.get_submodule(caller), path, new, calls[caller], todo[0].inputs)
         except UnsupportedModelError as error:
             yield str(error)
 

@@ -23,6 +23,9 @@ from deepshare.errors import UnsupportedModelError
 # A batch of two tells the batch dimension from a map of height one.
 BATCH = 2
 
+# The outline of a call's arguments; see `_outline`.
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
 RELU_FUNCTIONS = frozenset({F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_})
 ADD_FUNCTIONS = frozenset({torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__})
 
@@ -82,6 +85,7 @@ class Observation:
     calls: tuple[Call, ...]
     others: tuple[Comparison, ...]
     runs: dict[str, int]
+    inputs: dict[str, Inputs]
     adds: frozenset[str]
     order: tuple[str, ...]
 
@@ -137,6 +141,7 @@ class _Recorder(TorchFunctionMode):
         self.names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
         self.stack: list[nn.Module] = []
         self.runs: Counter[str] = Counter()
+        self.inputs: dict[str, Inputs] = {}
         self.order: list[str] = []
         self.adds: set[str] = set()
         self.calls: list[tuple[str, str | None, tuple[int, ...]]] = []
@@ -144,16 +149,18 @@ class _Recorder(TorchFunctionMode):
         self.rewritten: dict[int, tuple[Tensor, int]] = {}
         self.rereads: set[int] = set()
         for module in self.names:
-            module.register_forward_pre_hook(self._enter)
+            module.register_forward_pre_hook(self._enter, with_kwargs=True)
             module.register_forward_hook(self._leave)
 
     def observation(self) -> Observation:
         calls = tuple(Call(*call, rewrites=i in self.rereads) for i, call in enumerate(self.calls))
-        return Observation(calls, tuple(self.others), dict(self.runs), frozenset(self.adds), tuple(self.order))
+        adds, order = frozenset(self.adds), tuple(self.order)
+        return Observation(calls, tuple(self.others), dict(self.runs), self.inputs, adds, order)
 
-    def _enter(self, module: nn.Module, _: Any) -> None:
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.stack.append(module)
         self.runs[self.names[module]] += 1
+        self.inputs[self.names[module]] = _outline(args), _outline(kwargs)
         self.order.append(self.names[module])
 
     def _leave(self, *_: Any) -> None:
@@ -205,6 +212,15 @@ class _Recorder(TorchFunctionMode):
         if count:
             bounded = name == "hardtanh" and self.stack and isinstance(self.stack[-1], nn.ReLU6)
             self.others.append(Comparison(self._caller(), "relu6" if bounded else name.strip("_"), count // BATCH))
+
+
+def _outline(value: Any) -> Any:
+    """The containers and the Nones of a value; all else becomes an ellipsis."""
+    if isinstance(value, dict):
+        return {key: _outline(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_outline(item) for item in value)
+    return None if value is None else ...
 
 
 def _comparisons(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Iterator[int]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 from torch import nn
 
 from deepshare.errors import UnsupportedModelError
-from deepshare.sharing.observe import Call, Comparison, Observation, check_input_size, observe
+from deepshare.sharing.observe import Call, Comparison, Inputs, Observation, check_input_size, observe
 from deepshare.sharing.table import table
 
 Kind = Literal["module", "reused", "function"]
@@ -60,6 +60,7 @@ class Place:
         attributes: Paths to set to the new module; empty if the caller must be traced.
         position: Which of its caller's ReLU calls it is, from 0.
         runs: How often the caller runs in one forward pass.
+        inputs: Outline of the arguments of the caller.
         rewrites: Whether the activation must write its result over its input.
     """
 
@@ -68,6 +69,7 @@ class Place:
     attributes: tuple[str, ...]
     position: int
     runs: int
+    inputs: Inputs
     rewrites: bool
 
 
@@ -181,7 +183,8 @@ def _places(model: nn.Module, seen: Observation) -> Iterator[Place]:
         kind: Kind = "function" if call.relu is None else "module" if per_relu[call.relu] == 1 else "reused"
         channels, height, width = (*call.shape, 1, 1)[:3]
         site = Site(name, channels, height, width, kind, _block(name, seen.adds))
-        yield Place(site, call.caller, attributes, position[call.caller], seen.runs[call.caller], call.rewrites)
+        runs, inputs = seen.runs[call.caller], seen.inputs[call.caller]
+        yield Place(site, call.caller, attributes, position[call.caller], runs, inputs, call.rewrites)
         position[call.caller] += 1
 
 

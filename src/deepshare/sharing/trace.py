@@ -13,7 +13,8 @@ from typing import Any
 from torch import fx, nn
 
 from deepshare.errors import UnsupportedModelError
-from deepshare.sharing.observe import RELU_FUNCTIONS
+from deepshare.sharing.observe import RELU_FUNCTIONS, Inputs
+from deepshare.sharing.tracer import BlockTracer
 
 _METHODS = frozenset({"relu", "relu_"})
 
@@ -57,7 +58,9 @@ class RewrittenForward:
         self.function: FunctionType = space["forward"]
 
 
-def rewrite(block: nn.Module, path: str, activations: Mapping[int, tuple[str, nn.Module]], calls: int) -> None:
+def rewrite(
+    block: nn.Module, path: str, activations: Mapping[int, tuple[str, nn.Module]], calls: int, inputs: Inputs
+) -> None:
     """Replace ReLU calls in the forward of a block by calls of new children.
 
     Args:
@@ -65,11 +68,13 @@ def rewrite(block: nn.Module, path: str, activations: Mapping[int, tuple[str, nn
         path: Its path in the model, for messages.
         activations: For each position among the block's ReLU calls, the new child's name and module.
         calls: How many ReLU calls were seen when the block ran.
+        inputs: Outline of the arguments that it ran with.
 
     Raises:
         UnsupportedModelError: The block's forward cannot be traced, or depends on its training mode.
     """
-    graph = _trace(block, path)
+    tracer = _trace(block, path, inputs)
+    graph = tracer.graph
     relus = [node for node in graph.nodes if _is_relu(node, block)]
     if len(relus) != calls:
         raise UnsupportedModelError(
@@ -84,17 +89,17 @@ def rewrite(block: nn.Module, path: str, activations: Mapping[int, tuple[str, nn
             node.replace_all_uses_with(graph.call_module(name, (source,)))
         graph.erase_node(node)
     code = graph.python_code("self")
-    block.forward = RewrittenForward(block, code.src, dict(code.globals))
+    block.forward = RewrittenForward(block, code.src + tracer.front(path), code.globals | dict(tracer.names()))
 
 
-def _trace(block: nn.Module, path: str) -> fx.Graph:
+def _trace(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
     """Trace in both modes: FX bakes `self.training` in, so the two must agree."""
     training = block.training
-    graphs = []
+    tracers = [BlockTracer(block, inputs) for _ in range(2)]
     try:
-        for mode in (True, False):
+        for tracer, mode in zip(tracers, (True, False), strict=True):
             block.training = mode
-            graphs.append(_Leaves().trace(block))
+            tracer.trace(block)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UnsupportedModelError(
@@ -102,18 +107,13 @@ def _trace(block: nn.Module, path: str) -> fx.Graph:
         ) from error
     finally:
         block.training = training
-    sources = [graph.python_code("self").src for graph in graphs]
+    sources = [tracer.graph.python_code("self").src + tracer.front(path) for tracer in tracers]
     if sources[0] != sources[1]:
         raise UnsupportedModelError(
             f"{path}: its forward reads self.training beside its ReLU calls: give each ReLU call an nn.ReLU module of "
             "its own"
         )
-    return graphs[0]
-
-
-class _Leaves(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return True
+    return tracers[0]
 
 
 def _is_relu(node: fx.Node, block: nn.Module) -> bool:
