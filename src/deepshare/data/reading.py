@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from deepshare.data.augment import Transform
-from deepshare.data.images import FileImages, ImageSet
+from deepshare.data.images import ImageSet
 from deepshare.errors import DataError
+
+Parts = list[tuple[Tensor, Tensor]]
 
 READERS = 4  # threads that decode files
 AHEAD = 2  # batches whose files are read while the network works
@@ -20,18 +22,16 @@ def read_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches at the given places, transformed by the draws of those places and normalised."""
     mean, std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (image_set.mean, image_set.std))
-    raw = (
-        _read_files(image_set, places) if isinstance(image_set.images, FileImages) else _read_memory(image_set, places)
-    )
+    if isinstance(image_set.images, Tensor) and isinstance(image_set.labels, Tensor):
+        raw = _read_memory(image_set.images, image_set.labels, places)
+    else:
+        raw = _read_files(image_set, places)
     for place, parts in zip(places, raw, strict=True):
         chosen, done = draws[place].to(device).split([len(images) for images, _ in parts]), []
         for (images, labels), own in zip(parts, chosen, strict=True):
             done.append(_transform(image_set, images.to(device), labels.to(device), transform, own))
         images, labels = _join(done, image_set.name)
         yield images.sub_(mean).div_(std), labels.long()
-
-
-Parts = list[tuple[Tensor, Tensor]]
 
 
 def _transform(
@@ -54,12 +54,10 @@ def _join(parts: Parts, name: str) -> tuple[Tensor, Tensor]:
     return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
 
 
-def _read_memory(image_set: ImageSet, places: Sequence[Tensor]) -> Iterator[Parts]:
+def _read_memory(images: Tensor, labels: Tensor, places: Sequence[Tensor]) -> Iterator[Parts]:
     """Yield each batch as one part."""
     for place in places:
-        if not isinstance(image_set.images, Tensor) or not isinstance(image_set.labels, Tensor):
-            raise TypeError("masks in files want images in files")
-        yield [(image_set.images[place], image_set.labels[place])]
+        yield [(images[place], labels[place])]
 
 
 def _read_files(image_set: ImageSet, places: Sequence[Tensor]) -> Iterator[Parts]:
