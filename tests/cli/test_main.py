@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 COMMAND = Path(sys.executable).with_name("deepshare")
-VERBS = [[], ["inspect"], ["plan"], ["export"]]
+VERBS = [[], ["inspect"], ["plan"], ["export"], ["study"], ["study", "xor"]]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

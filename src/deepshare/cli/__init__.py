@@ -14,6 +14,7 @@ from deepshare.cli.evaluate import evaluate
 from deepshare.cli.export import export
 from deepshare.cli.inspect import inspect
 from deepshare.cli.plan import plan
+from deepshare.cli.study import study
 from deepshare.cli.train import train
 from deepshare.errors import DeepShareError
 
@@ -31,6 +32,7 @@ app.command(plan)
 app.command(export)
 app.command(train)
 app.command(evaluate, name="eval")
+app.command(study)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

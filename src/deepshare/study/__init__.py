@@ -1,0 +1,1 @@
+"""What the paper measures and argues, measured again."""

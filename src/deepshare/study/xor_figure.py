@@ -1,0 +1,104 @@
+"""The XOR study on paper: four decision regions as SVG and PNG, and the numbers as JSON."""
+
+import io
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+
+from deepshare import __version__
+from deepshare.files import write_atomically
+from deepshare.study.xor import SOLVED, Outcome, Result, grid, label
+from deepshare.study.xor_networks import BIAS, WEIGHT
+
+# Colours that most colour-blind readers tell apart: where signs agree, where they differ.
+POINTS = ("#0b5394", "#c0501f")
+REGIONS = ("#cfe0f1", "#f9dccb")
+GATE = "#222222"
+FAINT = "#444444"
+SIDE = 480
+
+
+def draw(result: Result) -> Figure:
+    """Four panels, ordered as in the paper, each with the seed of median accuracy of its method."""
+    figure = Figure(figsize=(8.4, 9.6), layout=ConstrainedLayoutEngine(hspace=0.04, wspace=0.04))
+    figure.suptitle(_caption(result), fontsize=9.5, color=FAINT)
+    for axes, outcome in zip(figure.subplots(2, 2).flat, result.outcomes, strict=True):
+        _panel(axes, outcome)
+    figure.legend(handles=_marks(), loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
+
+
+def _panel(axes: Axes, outcome: Outcome) -> None:
+    logits = outcome.network.forward(grid(SIDE)).logits.view(SIDE, SIDE)
+    colours = ListedColormap(REGIONS)
+    axes.imshow(
+        (logits > 0).numpy(),
+        extent=(-1, 1, -1, 1),
+        origin="lower",
+        cmap=colours,
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+    )
+    differ = label(outcome.points) > 0
+    for points, colour in zip((outcome.points[:, ~differ], outcome.points[:, differ]), POINTS, strict=True):
+        axes.plot(*points.numpy(), "o", color=colour, markersize=2.2, markeredgewidth=0)
+    (a, b), c = outcome.network.neurons[WEIGHT, 0, 0].tolist(), outcome.network.neurons[BIAS, 0, 0].item()
+    axes.contour([-1, 1], [-1, 1], [[c - a - b, c + a - b], [c - a + b, c + a + b]], [0], colors=GATE, linestyles="--")
+    axes.set_title(outcome.method.title, fontsize=11, fontweight="bold", pad=20)
+    accuracy = outcome.accuracies[outcome.shown]
+    said = f"solved by {outcome.solved} of {len(outcome.accuracies)} seeds; shown: {accuracy:.1%} right"
+    axes.text(0.5, 1.02, said, transform=axes.transAxes, ha="center", fontsize=9, color=FAINT)
+    axes.set(xlim=(-1, 1), ylim=(-1, 1), xticks=(-1, 0, 1), yticks=(-1, 0, 1), aspect="equal")
+    axes.tick_params(length=0, labelsize=8, colors="#666666")
+    axes.spines[:].set_color("#bbbbbb")
+
+
+def _marks() -> list[Line2D]:
+    dot: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5}
+    square: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 11}
+    return [
+        Line2D([], [], color=POINTS[0], label="signs agree", **dot),
+        Line2D([], [], color=POINTS[1], label="signs differ", **dot),
+        Line2D([], [], color=REGIONS[0], label="decided: agree", **square),
+        Line2D([], [], color=REGIONS[1], label="decided: differ", **square),
+        Line2D([], [], color=GATE, linestyle="--", label="the gate turns"),
+    ]
+
+
+def _caption(result: Result) -> str:
+    seeds = result.settings.seeds
+    return (
+        "The 2 \N{MULTIPLICATION SIGN} 2 checkerboard with a single gate. Each panel shows the seed of median\n"
+        f"accuracy of {seeds}, with the points it learned from. Solved: at least {SOLVED:.0%} right on a grid."
+    )
+
+
+def save(result: Result, folder: Path, command: str) -> None:
+    """Write xor.json, xor.svg and xor.png.
+
+    Args:
+        result: The result.
+        folder: An existing folder.
+        command: What produced it, for the record.
+    """
+    versions = {"deepshare": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    record = {"study": "xor", "command": command, "versions": versions, **result.to_dict()}
+    write_atomically(folder / "xor.json", (json.dumps(record, indent=1) + "\n").encode())
+    # Without a date and with a fixed salt, the same result is the same file.
+    with mpl.rc_context({"svg.hashsalt": "xor", "svg.fonttype": "none", "font.family": "sans-serif"}):
+        figure = draw(result)
+        for suffix in ("svg", "png"):
+            drawn = io.BytesIO()
+            metadata = {"Date": None} if suffix == "svg" else {}
+            figure.savefig(drawn, format=suffix, dpi=120, metadata=metadata)
+            write_atomically(folder / f"xor.{suffix}", drawn.getvalue())
