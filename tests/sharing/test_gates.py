@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,17 +10,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError
+from deepshare.sharing import activation
 from deepshare.sharing.gates import GateCell, SharedReLU, hard_share, prototype_of, set_progress, set_sharpness
 
 
-def group(sites: int, channels: int, prototypes: int, **options: object) -> nn.ModuleList:
+def group(sites: int, channels: int, prototypes: int, progress: float = 1.0, **options: Any) -> list[SharedReLU]:
     """A leader and its followers, with uniform alpha and beta."""
     cell = GateCell()
-    acts = [SharedReLU(channels, prototypes, cell=cell, position=k, **options) for k in range(sites)]  # type: ignore[arg-type]
+    acts = [SharedReLU(channels, prototypes, cell=cell, position=k, **options) for k in range(sites)]
     generator = torch.Generator().manual_seed(channels + prototypes)
     for act in acts:
         act.start_uniform(generator)
-    return nn.ModuleList(acts)
+    set_progress(nn.ModuleList(acts), progress)
+    return acts
+
+
+def parameters(acts: list[SharedReLU]) -> list[Tensor]:
+    return [value for act in acts for value in act.parameters()]
 
 
 def naive(act: SharedReLU, x: Tensor, leader: Tensor, hard: int, sharpness: float = 1.0) -> Tensor:
@@ -44,22 +51,20 @@ def gradients(output: Tensor, *inputs: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("progress", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize(("channels", "prototypes"), [(6, 1), (6, 2), (7, 3), (8, 5), (5, 5), (1, 1)])
 def test_group_follows_the_formula(channels: int, prototypes: int, progress: float, mapping: str) -> None:
-    acts = group(3, channels, prototypes, mapping=mapping, sharpness=1.7).double()
-    set_progress(acts, progress)
+    acts = [a.double() for a in group(3, channels, prototypes, progress, mapping=mapping, sharpness=1.7)]
     inputs = [torch.randn(2, channels, 3, 2, dtype=torch.float64, requires_grad=True) for _ in acts]
     hard = math.ceil(round(channels * progress, 6))
     got = torch.stack([act(x) for act, x in zip(acts, inputs, strict=True)])
     expected = torch.stack([naive(act, x, inputs[0], hard, 1.7) for act, x in zip(acts, inputs, strict=True)])
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-14)
-    wanted = (*inputs, *acts.parameters())
+    wanted = (*inputs, *parameters(acts))
     for ours, theirs in zip(gradients(got, *wanted), gradients(expected, *wanted), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.5])
 def test_gradients_agree_with_finite_differences_through_the_cell(progress: float) -> None:
-    leader, follower = group(2, 5, 2).double()
-    set_progress(nn.ModuleList([leader, follower]), progress)
+    leader, follower = (a.double() for a in group(2, 5, 2, progress))
 
     def run(x: Tensor, z: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         return leader(x), follower(z)
@@ -149,13 +154,13 @@ def test_every_step_of_every_switch_is_the_exact_ceiling() -> None:
 
 
 def test_sites_switch_independently_of_their_leader() -> None:
-    acts = group(3, 4, 2).double()
-    x, *_ = inputs = [torch.randn(2, 4, dtype=torch.float64) for _ in acts]
+    acts = [a.double() for a in group(3, 4, 2)]
+    inputs = [torch.randn(2, 4, dtype=torch.float64) for _ in acts]
     for progresses in itertools.product([0.0, 0.5, 1.0], repeat=3):
         for act, progress in zip(acts, progresses, strict=True):
             act.set_progress(progress)
         for act, z, progress in zip(acts, inputs, progresses, strict=True):
-            torch.testing.assert_close(act(z), naive(act, z, x, int(4 * progress)), rtol=0, atol=1e-14)
+            torch.testing.assert_close(act(z), naive(act, z, inputs[0], int(4 * progress)), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("progress", [-0.1, 1.01, math.nan])
@@ -190,24 +195,37 @@ def test_start_values() -> None:
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("shape", [(3, 7), (3, 7, 4), (3, 7, 4, 5), (2, 7, 2, 3, 4)])
 def test_any_number_of_map_dimensions(shape: tuple[int, ...], progress: float) -> None:
-    (act,) = group(1, 7, 3)
-    act.set_progress(progress)
+    (act,) = group(1, 7, 3, progress)
     x = torch.randn(shape)
     flat = x.flatten(2) if x.dim() > 2 else x[:, :, None]
     torch.testing.assert_close(act(x), act(flat[..., None]).view(shape))
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("batch", [0, 1, 5])
+def test_slices_of_the_batch_add_up(monkeypatch: pytest.MonkeyPatch, batch: int, progress: float) -> None:
+    acts = [act.double() for act in group(2, 7, 3, progress)]
+    inputs = [torch.randn(batch, 7, 4, 4, dtype=torch.float64, requires_grad=True) for _ in acts]
+    results = []
+    for samples in (batch, 2, 1):
+        monkeypatch.setattr(activation, "_SLICE", math.ceil(samples * 7 * 4 * 4 / torch.get_num_threads()))
+        y = torch.stack([act(x) for act, x in zip(acts, inputs, strict=True)])
+        results.append([y, *gradients(y, *inputs, *parameters(acts))])
+    for whole, *cut in zip(*results, strict=True):
+        for sliced in cut:
+            torch.testing.assert_close(sliced, whole, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
 def test_channels_last_stays(progress: float) -> None:
-    acts = group(2, 7, 3)
-    set_progress(acts, progress)
+    acts = group(2, 7, 3, progress)
     x, z = torch.randn(2, 7, 4, 5), torch.randn(2, 7, 4, 5)
     results = []
     for form in (torch.contiguous_format, torch.channels_last):
         inputs = [v.contiguous(memory_format=form).requires_grad_() for v in (x, z)]
         outputs = [act(v) for act, v in zip(acts, inputs, strict=True)]
         assert all(v.is_contiguous(memory_format=form) for v in outputs)
-        grads = gradients(outputs[0] + outputs[1], *inputs, *acts.parameters())
+        grads = gradients(outputs[0] + outputs[1], *inputs, *parameters(acts))
         results.append([*outputs, *grads])
     for plain, last in zip(*results, strict=True):
         torch.testing.assert_close(plain, last)
@@ -216,16 +234,15 @@ def test_channels_last_stays(progress: float) -> None:
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_bfloat16(autocast: bool, progress: float) -> None:
-    acts = group(2, 6, 4)
-    set_progress(acts, progress)
+    acts = group(2, 6, 4, progress)
     inputs = [torch.randn(512, 6, 4, 4).bfloat16() for _ in acts]
-    exact = sum(act(x.float()).sum() for act, x in zip(acts, inputs, strict=True))
-    expected = torch.autograd.grad(exact, list(acts.parameters()))
-    acts = acts if autocast else acts.bfloat16()
+    exact = torch.stack([act(x.float()) for act, x in zip(acts, inputs, strict=True)])
+    expected = torch.autograd.grad(exact.sum(), parameters(acts))
+    acts = acts if autocast else [act.bfloat16() for act in acts]
     with torch.autocast("cpu", enabled=autocast):
         outputs = [act(x) for act, x in zip(acts, inputs, strict=True)]
     assert all(y.dtype == torch.bfloat16 for y in outputs)
-    got = torch.autograd.grad(sum(y.float().sum() for y in outputs), list(acts.parameters()))
+    got = torch.autograd.grad(torch.stack(outputs).float().sum(), parameters(acts))
     assert {g.dtype for g in got} == {torch.float32 if autocast else torch.bfloat16}
     # A sum of 8,192 terms kept in bfloat16 would be off by more than its terms.
     for ours, theirs in zip(got, expected, strict=True):
@@ -233,8 +250,7 @@ def test_bfloat16(autocast: bool, progress: float) -> None:
 
 
 def test_leader_and_follower_of_unequal_precision() -> None:
-    acts = group(2, 4, 2)
-    set_progress(acts, 0)
+    acts = group(2, 4, 2, progress=0)
     x, z = torch.randn(2, 4, requires_grad=True), torch.randn(2, 4)
     acts[0](x.bfloat16())
     y = acts[1](z)
@@ -246,9 +262,7 @@ def test_leader_and_follower_of_unequal_precision() -> None:
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_in_place(channels_last: bool, progress: float) -> None:
-    plain, inplace = group(2, 6, 4), group(2, 6, 4, inplace=True)
-    set_progress(plain, progress)
-    set_progress(inplace, progress)
+    plain, inplace = group(2, 6, 4, progress), group(2, 6, 4, progress, inplace=True)
     form = torch.channels_last if channels_last else torch.contiguous_format
     leaf = torch.randn(2, 6, 3, 3).contiguous(memory_format=form).requires_grad_()
     u, v = leaf * 2, leaf * 3
@@ -257,7 +271,7 @@ def test_in_place(channels_last: bool, progress: float) -> None:
     assert u.is_contiguous(memory_format=form)
     assert torch.equal(u * v, expected)
     for ours, theirs in zip(
-        gradients(u * v, leaf, *inplace.parameters()), gradients(expected, leaf, *plain.parameters()), strict=True
+        gradients(u * v, leaf, *parameters(inplace)), gradients(expected, leaf, *parameters(plain)), strict=True
     ):
         assert torch.equal(ours, theirs)
     with torch.no_grad():

@@ -167,8 +167,9 @@ class SharedReLU(nn.Module):
     @torch.no_grad()
     def start_uniform(self, generator: torch.Generator | None = None) -> None:
         """Draw alpha and beta uniformly from [-1, 1)."""
+        device = "cpu" if generator is None else generator.device
         for value in self.parameters():
-            value.copy_(torch.rand(self.channels, generator=generator) * 2 - 1)
+            value.copy_(torch.rand(self.channels, generator=generator, device=device) * 2 - 1)
 
     def extra_repr(self) -> str:
         """What print(model) shows of this site."""
