@@ -7,12 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deepshare import zoo
+    from deepshare import data, zoo
     from deepshare.errors import DeepShareError
     from deepshare.sharing.convert import count_gates, relu6_to_relu, share
     from deepshare.sharing.onnx import export_onnx
     from deepshare.sharing.plan import Plan, plan
     from deepshare.sharing.sites import find_sites
+    from deepshare.training.evaluate import evaluate
+    from deepshare.training.fit import fit
+    from deepshare.training.networks import load
 
 __version__ = "0.1.0"
 
@@ -20,8 +23,12 @@ __all__ = [
     "DeepShareError",
     "Plan",
     "count_gates",
+    "data",
+    "evaluate",
     "export_onnx",
     "find_sites",
+    "fit",
+    "load",
     "plan",
     "relu6_to_relu",
     "share",
@@ -32,8 +39,11 @@ _MODULE_OF = {
     "DeepShareError": "errors",
     "Plan": "sharing.plan",
     "count_gates": "sharing.convert",
+    "evaluate": "training.evaluate",
     "export_onnx": "sharing.onnx",
     "find_sites": "sharing.sites",
+    "fit": "training.fit",
+    "load": "training.networks",
     "plan": "sharing.plan",
     "relu6_to_relu": "sharing.convert",
     "share": "sharing.convert",

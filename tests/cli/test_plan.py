@@ -20,7 +20,6 @@ def test_json_on_screen_and_the_file_are_the_same_plan(cli: Cli, tmp_path: Path)
     assert said.out == (tmp_path / "plan.json").read_text()
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.gates == 6000
-    assert [group.prototypes for group in plan.groups] == [3, 6, 14, 31]
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 

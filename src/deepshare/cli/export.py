@@ -1,23 +1,28 @@
 """`deepshare export`: a shared network as an ONNX file."""
 
 import json
-from collections.abc import Set
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from deepshare.cli.options import Json, Model, Relu6ToRelu, build, check_writable
-from deepshare.errors import CheckpointError
+from cyclopts import Parameter
+
+from deepshare.cli.options import Json, Relu6ToRelu, build, check_writable
+from deepshare.errors import CheckpointError, PlanError
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from deepshare.sharing.plan import Plan
+
+Source = Annotated[str, Parameter(name="MODEL", help="A network by name, or the folder of a finished run.")]
+
 
 def export(
-    model: Model,
+    source: Source,
     /,
     *,
-    plan: Path,
     out: Path,
+    plan: Path | None = None,
     weights: Path | None = None,
     classes: int | None = None,
     relu6_to_relu: Relu6ToRelu = False,
@@ -25,37 +30,42 @@ def export(
 ) -> None:
     """Write a shared network to an ONNX file, and count the comparisons in it.
 
+    A network by name needs a plan. The folder of a run has all: leave out every option but --out and --json.
+
     Args:
-        plan: Plan file that deepshare plan wrote for this network; it also says the input size.
         out: ONNX file to write.
+        plan: Plan file that deepshare plan wrote for this network; it also says the input size.
         weights: Weights as a safetensors file, of the shared network or of the plain one; by default random.
         classes: Classes that the network tells apart, if not its usual number.
     """
     check_writable(out)
-    from deepshare import Plan, export_onnx, share
+    is_run = Path(source).is_dir()
+    if is_run and (plan or weights or classes or relu6_to_relu):
+        raise PlanError(f"the run {source} has its own plan and weights: leave out all options but --out and --json")
+    if not is_run and plan is None:
+        raise PlanError(
+            f"{source} needs --plan, a file that deepshare plan wrote; only the folder of a run has its own"
+        )
+    from deepshare import Plan, export_onnx, load
     from deepshare.sharing.onnx import count_comparisons
 
-    loaded = Plan.load(plan)
-    arguments = {} if classes is None else {"classes": classes}
-    plain = build(model, relu6_to_relu=relu6_to_relu, **arguments)
-    shared = share(plain, loaded)
-    if weights is not None:
-        load_weights(shared, weights, optional=shared.state_dict().keys() - plain.state_dict().keys())
-    export_onnx(shared, out, loaded.input_size)
+    planned = Plan.load(plan or Path(source, "plan.json"))
+    if is_run:
+        shared = load(source)
+    else:
+        arguments = {} if classes is None else {"classes": classes}
+        shared = share_and_fill(build(source, relu6_to_relu=relu6_to_relu, **arguments), planned, weights)
+    export_onnx(shared, out, planned.input_size)
     comparisons = count_comparisons(out)
     if as_json:
-        print(json.dumps({"model": model, "file": str(out), "gates": loaded.gates, "comparisons": comparisons}))
+        figures = {"gates": planned.gates, "comparisons": comparisons}
+        print(json.dumps({"model": source, "file": str(out), **figures}))
     else:
-        print(f"{out}: {comparisons:,} comparisons for one image, {loaded.gates:,} gates in the plan")
+        print(f"{out}: {comparisons:,} comparisons for one image, {planned.gates:,} gates in the plan")
 
 
-def load_weights(model: "nn.Module", path: Path, optional: Set[str]) -> None:
-    """Fill a model from a safetensors file.
-
-    Args:
-        model: The model; it is touched only if the whole file fits.
-        path: The file.
-        optional: Keys that the file may lack, all of them or none: what sharing adds to a plain network.
+def share_and_fill(plain: "nn.Module", plan: "Plan", weights: Path | None) -> "nn.Module":
+    """Share the gates of a network, and load the weights of the shared or of the plain network.
 
     Raises:
         CheckpointError: The file cannot be read or holds the weights of another network.
@@ -63,20 +73,16 @@ def load_weights(model: "nn.Module", path: Path, optional: Set[str]) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from deepshare import share
+    from deepshare.training.weights import fill
+
+    shared = share(plain, plan)
+    if weights is None:
+        return shared
     try:
-        tensors = load_file(path)
+        tensors = load_file(weights)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read {path} ({error}): give a safetensors file") from error
-    own = model.state_dict()
-    needed = own.keys() - optional if optional.isdisjoint(tensors) else own.keys()
-    problems = [f"no {key} in the file" for key in sorted(needed - tensors.keys())]
-    problems += [f"no {key} in the network" for key in sorted(tensors.keys() - own.keys())]
-    problems += [
-        f"{key} is {list(tensors[key].shape)} in the file and {list(own[key].shape)} in the network"
-        for key in sorted(tensors.keys() & own.keys())
-        if tensors[key].shape != own[key].shape
-    ]
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise CheckpointError(f"{path} holds the weights of another network: {'; '.join(problems[:3])}{more}")
-    model.load_state_dict(own | tensors)
+        raise CheckpointError(f"cannot read {weights} ({error}): give a safetensors file") from error
+    added = {key: value for key, value in shared.state_dict().items() if key not in plain.state_dict()}
+    fill(shared, tensors if added.keys() & tensors.keys() else {**added, **tensors}, weights)
+    return shared
