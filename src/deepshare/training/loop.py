@@ -55,6 +55,7 @@ class Work:
         optimiser: Over its parameters.
         method: What is special about the network.
         teacher: Whom it learns from.
+        layout: Of images in memory.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Work:
     optimiser: _FabricOptimizer
     method: Method
     teacher: nn.Module | None
+    layout: torch.memory_format
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def train_epoch(setting: Setting, work: Work, epoch: int) -> Trained:
     images_seen, lr = 0, work.phase.lr
     work.module.train()
     for step, (pixels, labels) in enumerate(feed):
-        images = pixels.contiguous(memory_format=torch.channels_last)
+        images = pixels.contiguous(memory_format=work.layout)
         lr = rate(work.phase, epoch * steps + step, steps)
         torch.manual_seed(seed_of(work.seed, epoch, step, setting.fabric.global_rank))  # dropout
         loss, right, known = _step(setting, work, images, labels, lr)

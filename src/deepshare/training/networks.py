@@ -41,8 +41,18 @@ def plain_network(recipe: Recipe, role: str) -> nn.Module:
     return model
 
 
+def layout_of(model: nn.Module) -> torch.memory_format:
+    """The layout in memory that a network is trained in: channels last, a quarter faster on a CPU, where that is safe.
+
+    With it, the backward of oneDNN's strided 1x1 convolution writes past its buffers for fewer than 7 channels.
+    """
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    unsafe = any(c.kernel_size == (1, 1) and c.stride != (1, 1) and c.in_channels < 8 for c in convolutions)
+    return torch.contiguous_format if unsafe or not convolutions else torch.channels_last
+
+
 def lay_out(model: nn.Module, layout: torch.memory_format) -> nn.Module:
-    """Lay the weights of convolutions out in memory; channels last is a quarter faster on a CPU."""
+    """Lay the weights of convolutions out in memory."""
     for weight in model.parameters():
         if weight.ndim == 4:
             weight.data = weight.data.contiguous(memory_format=layout)

@@ -13,7 +13,7 @@ from deepshare.methods.base import Method
 from deepshare.training.evaluate import Result
 from deepshare.training.folder import RunFolder
 from deepshare.training.loop import Setting, Work, check_finite, train_epoch
-from deepshare.training.networks import lay_out
+from deepshare.training.networks import lay_out, layout_of
 from deepshare.training.progress import EpochLine
 from deepshare.training.recipe import Phase
 from deepshare.training.state import State
@@ -96,7 +96,8 @@ class Training:
 
     def _set_up(self, name: str) -> Work:
         phase = self.phases[name]
-        lay_out(self.model, torch.channels_last)
+        layout = layout_of(self.model)
+        lay_out(self.model, layout)
         teacher = self._teacher(name)
         optimiser = self.method.optimiser(
             self.model, lr=phase.lr, momentum=phase.momentum, weight_decay=phase.weight_decay
@@ -104,7 +105,7 @@ class Training:
         network = cast("nn.Module", torch.compile(self.model)) if self.setting.compile else self.model
         module, wrapped = self.fabric.setup(network, optimiser)
         seed = seed_of(self.setting.recipe.seed, self.label.network, name)
-        return Work(name, phase, seed, self.model, module, wrapped, self.method, teacher)
+        return Work(name, phase, seed, self.model, module, wrapped, self.method, teacher, layout)
 
     def _teacher(self, name: str) -> nn.Module | None:
         if not self.phases[name].distill:
@@ -115,7 +116,7 @@ class Training:
             self.method.start_epoch(teacher, "gelu", 0, 1)
             fill(teacher, read_weights(self.folder.soft)[0], self.folder.soft)
         if teacher is not None:
-            lay_out(teacher, torch.channels_last).to(self.fabric.device).eval().requires_grad_(False)
+            lay_out(teacher, layout_of(teacher)).to(self.fabric.device).eval().requires_grad_(False)
         return teacher
 
     def _epoch(self, work: Work, epoch: int, epochs: int) -> EpochLine:
