@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deepshare.cli import app
 from tests.cli.conftest import Cli
 
 COMMAND = Path(sys.executable).with_name("deepshare")
