@@ -11,7 +11,7 @@ from deepshare.cli import app
 from tests.cli.conftest import Cli
 
 COMMAND = Path(sys.executable).with_name("deepshare")
-VERBS = [[], ["inspect"], ["plan"], ["export"], ["study"], ["study", "xor"]]
+VERBS = [[], *([name] for name in app if not name.startswith("-"))]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
