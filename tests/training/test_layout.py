@@ -8,8 +8,8 @@ from deepshare.training.networks import layout_of
 
 
 def test_channels_last_unless_a_strided_pointwise_convolution_is_narrow() -> None:
-    assert layout_of(zoo.resnet18(10, width=8, depth=10)) == torch.channels_last
-    assert layout_of(zoo.resnet18(10, width=4, depth=10)) == torch.contiguous_format
+    assert layout_of(zoo.resnet18(10, width=16, depth=10)) == torch.channels_last
+    assert layout_of(zoo.resnet18(10, width=8, depth=10)) == torch.contiguous_format
     assert layout_of(nn.Conv2d(3, 8, 3, stride=2)) == torch.channels_last
     assert layout_of(nn.Conv2d(3, 8, 1)) == torch.channels_last
 

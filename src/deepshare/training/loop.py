@@ -86,22 +86,19 @@ def train_epoch(setting: Setting, work: Work, epoch: int) -> Trained:
     """
     feed = setting.feed.train(work.phase.batch, work.seed, epoch, setting.fabric)
     steps = len(feed)
-    sums = torch.zeros(3, device=setting.fabric.device)  # loss over images, right labels, labels
-    images_seen, lr = 0, work.phase.lr
+    sums, lr = _Sums(setting.fabric), work.phase.lr
     work.module.train()
     for step, (pixels, labels) in enumerate(feed):
         images = pixels.contiguous(memory_format=work.layout)
         lr = rate(work.phase, epoch * steps + step, steps)
         torch.manual_seed(seed_of(work.seed, epoch, step, setting.fabric.global_rank))  # dropout
-        loss, right, known = _step(setting, work, images, labels, lr)
-        sums += torch.stack([loss * len(images), right, known])
-        images_seen += len(images)
+        sums.add(len(images), *_step(setting, work, images, labels, lr))
         if step % LOOK_EVERY == LOOK_EVERY - 1:
-            mean = check_finite(float(sums[0]) / images_seen, work.name, epoch)
-            setting.reporter.step((step + 1) / steps, mean)
+            setting.reporter.step((step + 1) / steps, check_finite(sums.loss_here(), work.name, epoch))
         if setting.dry:
             break
-    return _totals(setting.fabric, work, epoch, sums, images_seen, lr)
+    loss, accuracy = sums.means()
+    return Trained(check_finite(loss, work.name, epoch), accuracy, lr)
 
 
 def _step(setting: Setting, work: Work, images: Tensor, labels: Tensor, lr: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,9 +134,30 @@ def check_finite(loss: float, phase: str, epoch: int) -> float:
     )
 
 
-def _totals(fabric: Fabric, work: Work, epoch: int, sums: Tensor, images: int, lr: float) -> Trained:
-    everywhere = torch.cat([sums, sums.new_tensor([float(images)])])
-    if fabric.world_size > 1:
-        everywhere = cast("Tensor", fabric.all_reduce(everywhere, reduce_op="sum"))
-    loss, right, known, seen = everywhere.tolist()
-    return Trained(check_finite(loss / seen, work.name, epoch), right / max(known, 1), lr)
+class _Sums:
+    """What an epoch adds up; the tensors stay on the device, and nothing waits for them until they are asked for."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.loss = torch.zeros((), device=fabric.device)
+        self.labels = torch.zeros(2, dtype=torch.long, device=fabric.device)  # right ones, all
+        self.images = 0
+
+    def add(self, images: int, loss: Tensor, right: Tensor, labels: Tensor) -> None:
+        self.loss += loss * images
+        self.labels += torch.stack([right, labels])
+        self.images += images
+
+    def loss_here(self) -> float:
+        return float(self.loss) / self.images
+
+    def means(self) -> tuple[float, float]:
+        """Loss and accuracy over all processes."""
+        loss, images = self._everywhere(torch.stack([self.loss, self.loss.new_tensor(self.images)])).tolist()
+        right, labels = self._everywhere(self.labels).tolist()
+        return loss / images, right / max(labels, 1)
+
+    def _everywhere(self, values: Tensor) -> Tensor:
+        return (
+            values if self.fabric.world_size == 1 else cast("Tensor", self.fabric.all_reduce(values, reduce_op="sum"))
+        )

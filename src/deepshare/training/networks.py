@@ -44,10 +44,13 @@ def plain_network(recipe: Recipe, role: str) -> nn.Module:
 def layout_of(model: nn.Module) -> torch.memory_format:
     """The layout in memory that a network is trained in: channels last, a quarter faster on a CPU, where that is safe.
 
-    With it, the backward of oneDNN's strided 1x1 convolution writes past its buffers for fewer than 7 channels.
+    With it, the backward of oneDNN's strided 1x1 convolution writes past its buffer where there are fewer channels than
+    in one of its blocks (oneDNN issue 6035): 8 with AVX2, 16 with AVX-512.
     """
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    unsafe = any(c.kernel_size == (1, 1) and c.stride != (1, 1) and c.in_channels < 8 for c in convolutions)
+    unsafe = any(
+        c.kernel_size == (1, 1) and c.stride != (1, 1) and c.in_channels // c.groups < 16 for c in convolutions
+    )
     return torch.contiguous_format if unsafe or not convolutions else torch.channels_last
 
 
