@@ -92,7 +92,7 @@ class Data(Section):
     name: str
     image_size: Positive
     validation: int | float
-    subset: Positive | None = None  # only the first so many training images, chosen by the seed
+    subset: Positive | None = None  # only so many of the training images
     augmentation: Augmentation = Augmentation()
 
     @model_validator(mode="after")
