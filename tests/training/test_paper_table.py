@@ -58,7 +58,7 @@ RESULTS = {
     "cifar100-resnet18-6k-no-gelu": (5, "No GELU phase", 6.0, 69.44),
     "cifar100-resnet18-6k-no-replicates": (5, "No Replicates", 6.0, 56.08),
 }
-OWN = {"digits", "cifar100-small", "cifar100-small-plain"}
+OWN = {"digits", "digits-plain", "cifar100-small", "cifar100-small-plain"}
 SHARED = [name for name in RESULTS if RESULTS[name][1] != "Baseline"]
 
 needs_paper = pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not beside the project")
