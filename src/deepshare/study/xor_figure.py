@@ -76,10 +76,10 @@ def _marks() -> list[Line2D]:
 
 
 def _caption(result: Result) -> str:
-    seeds = result.settings.seeds
+    seeds = f"of {result.settings.seeds} seeds"
     return (
-        "The 2 \N{MULTIPLICATION SIGN} 2 checkerboard with a single gate. Each panel shows the seed of median\n"
-        f"accuracy of {seeds}, with the points it learned from. Solved: at least {SOLVED:.0%} right on a grid."
+        f"The 2 \N{MULTIPLICATION SIGN} 2 checkerboard with a single gate. Each panel shows, {seeds}, the one of\n"
+        f"median accuracy, with the points it learned from. Solved: at least {SOLVED:.0%} right on a grid."
     )
 
 
