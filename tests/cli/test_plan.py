@@ -41,10 +41,22 @@ def test_the_options_cut_the_groups(cli: Cli) -> None:
     assert sizes("--per-block") == [2] * 8
 
 
+def test_senet_densities_put_the_gates_into_the_deep_layers(cli: Cli) -> None:
+    plan = planned(cli, "--budget", 6000, "--allocate", "senet")
+    assert [group.prototypes for group in plan.groups] == [1, 4, 28, 135]
+    assert plan.gates == 6000
+
+
+def test_snl_needs_a_recipe_and_a_folder(cli: Cli) -> None:
+    said = cli("plan", "resnet18", "--budget", 6000, "--allocate", "snl")
+    assert (said.out, said.code) == ("", 2)
+    assert "--recipe" in said.err
+
+
 def test_weights_divide_the_budget(cli: Cli, tmp_path: Path) -> None:
     weights = {name: 8.0 if name.startswith("layer1") else 0.5 for name in STAGES}
     (tmp_path / "weights.json").write_text(json.dumps(weights))
-    plan = planned(cli, "--budget", 60_000, "--weights", tmp_path / "weights.json")
+    plan = planned(cli, "--budget", 60_000, "--allocate", tmp_path / "weights.json")
     assert plan.groups[0].gates > 0.8 * plan.gates > 0.8 * 59_980
 
 
@@ -102,7 +114,7 @@ def test_a_file_that_cannot_be_written_is_found_out_before_any_work(
     ("content", "words"),
     [
         (None, "cannot read"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1, 2]", "one number for each site"),
         ('{"layer1.0.act1": "much"}', "one number for each site"),
         ('{"layer1.0.act1": true}', "one number for each site"),
@@ -117,7 +129,7 @@ def test_weights_that_do_not_fit_are_refused(cli: Cli, tmp_path: Path, content: 
     file = tmp_path / "weights.json"
     if content is not None:
         file.write_text(content)
-    said = cli("plan", "resnet18", "--budget", 6000, "--weights", file, "--out", tmp_path / "plan.json")
+    said = cli("plan", "resnet18", "--budget", 6000, "--allocate", file, "--out", tmp_path / "plan.json")
     assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
     assert words in said.err
     assert not (tmp_path / "plan.json").exists()

@@ -14,6 +14,7 @@ from deepshare.cli.evaluate import evaluate
 from deepshare.cli.export import export
 from deepshare.cli.inspect import inspect
 from deepshare.cli.plan import plan
+from deepshare.cli.recipes import recipes
 from deepshare.cli.study import study
 from deepshare.cli.train import train
 from deepshare.errors import DeepShareError
@@ -32,6 +33,7 @@ app.command(plan)
 app.command(export)
 app.command(train)
 app.command(evaluate, name="eval")
+app.command(recipes)
 app.command(study)
 
 

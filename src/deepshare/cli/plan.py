@@ -1,10 +1,18 @@
 """`deepshare plan`: which sites share gates within a budget."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
 
 from deepshare.cli.options import Flag, InputSize, Json, Model, Relu6ToRelu, build, check_writable, size_of
-from deepshare.errors import BudgetError
+from deepshare.errors import RecipeError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SNL = Group("Allocation by SNL", help="With --allocate snl the network is trained first; see deepshare train.")
 
 
 def plan(
@@ -13,35 +21,53 @@ def plan(
     *,
     budget: str,
     input_size: InputSize = None,
-    weights: Path | None = None,
+    allocate: str = "uniform",
     no_layer_sharing: Flag = False,
     max_group: int | None = None,
     per_block: Flag = False,
     relu6_to_relu: Relu6ToRelu = False,
     out: Path | None = None,
     as_json: Json = False,
+    recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"], group=SNL)] = None,
+    run: Annotated[Path | None, Parameter(group=SNL)] = None,
+    data_dir: Annotated[Path | None, Parameter(group=SNL)] = None,
+    resume: Annotated[Flag, Parameter(group=SNL)] = False,
 ) -> None:
     """Plan how a network shares its gates within a budget, and show the plan.
 
     Args:
         budget: Gates to spend: a count such as 6000, or a share of all ReLUs such as 1.2%.
-        weights: JSON file with one weight for each site, {"layer1.0.act1": 2.5, ...}: how the budget is divided.
+        allocate: How the budget is divided: uniform, senet (densities for resnet18 and wrn22-8), snl, or a JSON file
+            with one count for each site, {"layer1.0.act1": 655, ...}.
         no_layer_sharing: Share across channels only.
         max_group: At most so many sites share the gates of one.
         per_block: Share across layers only within a residual block.
         out: File to write the plan to.
+        recipe: How to train, and on which data.
+        run: Folder for the training; its snl/counts.json can be given to --allocate another time.
+        data_dir: Where data sets are.
+        resume: Go on with the training in the folder.
     """
     if out is not None:
         check_writable(out)
-    site_weights = None if weights is None else read_weights(weights)
     size = size_of(model, input_size)
     from deepshare import plan as make_plan
 
+    network = build(model, relu6_to_relu=relu6_to_relu)
+    if allocate == "snl":
+        if recipe is None or run is None:
+            raise RecipeError("--allocate snl trains the network: give --recipe and --run, a folder for it")
+        shares: Mapping[str, float] | None = counts_by_snl(network, recipe, run, data_dir, resume)
+    else:
+        from deepshare.sharing.sites import find_sites
+        from deepshare.training.allocate import weights
+
+        shares = weights(allocate, find_sites(network, size))
     made = make_plan(
-        build(model, relu6_to_relu=relu6_to_relu),
+        network,
         size,
         budget,
-        site_weights,
+        shares,
         layer_sharing=not no_layer_sharing,
         max_group=max_group,
         per_block=per_block,
@@ -51,19 +77,15 @@ def plan(
     print(made.to_json() if as_json else made, end="" if as_json else "\n")
 
 
-def read_weights(path: Path) -> dict[str, float]:
-    """Read the weights of the sites from a JSON file.
+def counts_by_snl(
+    network: "nn.Module", recipe: str, run: Path, data_dir: Path | None, resume: bool
+) -> Mapping[str, float]:
+    """Train the network and let SNL find how many gates each site wants."""
+    from deepshare.cli.progress import make_reporter
+    from deepshare.training.fit import allocate
 
-    Raises:
-        BudgetError: The file cannot be read or holds something else.
-    """
+    reporter = make_reporter()
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BudgetError(f"cannot read {path}: {error.strerror}: give a JSON file of weights") from error
-    except ValueError as error:
-        raise BudgetError(f"{path} is no JSON ({error}): give one weight for each site, by name") from error
-    numbers = isinstance(content, dict) and all(type(value) in (int, float) for value in content.values())
-    if not numbers:
-        raise BudgetError(f'{path}: give one number for each site, such as {{"layer1.0.act1": 2.5, ...}}')
-    return {name: float(value) for name, value in content.items()}
+        return allocate(network, recipe=recipe, out=run, data_dir=data_dir, resume=resume, reporter=reporter)
+    finally:
+        reporter.end()

@@ -1,0 +1,21 @@
+"""`deepshare recipes` lists what can be trained and says honestly what was."""
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_every_recipe_is_listed_with_its_state(cli: "Cli") -> None:
+    said = cli("recipes")
+    assert said.code == 0
+    line = next(line for line in said.out.splitlines() if line.startswith("cifar100-resnet18-6k "))
+    assert "76.13% (table 1)" in line
+    assert line.endswith("not run to the end")
+
+
+def test_the_list_as_json(cli: "Cli") -> None:
+    rows = {row["recipe"]: row for row in json.loads(cli("recipes", "--json").out)}
+    assert rows["digits"]["paper"] == ""
+    assert rows["cifar100-resnet18-6k"]["runs"] == []
