@@ -3,15 +3,26 @@
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclopts import App
 
 from deepshare.cli import app
 from tests.cli.conftest import Cli
 
 COMMAND = Path(sys.executable).with_name("deepshare")
-VERBS = [[], *([name] for name in app if not name.startswith("-"))]
+
+
+def verbs(app: App, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    yield list(path)
+    for name in app:
+        if not name.startswith("-"):
+            yield from verbs(app[name], (*path, name))
+
+
+VERBS = list(verbs(app))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
