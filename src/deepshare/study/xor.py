@@ -4,7 +4,7 @@ A point (x1, x2) of the square [-1, 1]^2 has label 1 where the signs of x1 and x
 from many seeds, all of them in one batch. The points, steps and epochs are the paper's; what it leaves open is settled
 so: the loss is binary cross-entropy; layers start like those of PyTorch, alpha and beta uniformly in [-1, 1); the
 sharpness is 4, which the paper takes where values are small, as they are here; the GELU phase has four fifths of the
-epochs, because after the switch only its own output moves the prototype, and many epochs of that lose the solution.
+epochs, because after the switch only its own output moves the prototype, which can lose the solution again.
 """
 
 import math
