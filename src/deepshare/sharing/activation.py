@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 # Elements per thread of a slice of the batch: its temporaries stay in cache instead of passing through fresh memory.
 _SLICE = 2**17
@@ -34,9 +35,18 @@ def activate(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tenso
     Returns:
         x (alpha gates[index] + beta), of the dtype and the memory format of x.
     """
-    if torch.compiler.is_compiling():
-        return x * _scale(_spread(gates, index, x), _per_channel(alpha, x), _per_channel(beta, x))
-    return cast(Tensor, _Activate.apply(x, gates, index, alpha, beta))  # type: ignore[no-untyped-call]
+    if not torch.compiler.is_compiling():
+        return cast(Tensor, _Activate.apply(x, gates, index, alpha, beta))  # type: ignore[no-untyped-call]
+    if torch.compiler.is_exporting() or not torch.is_grad_enabled():
+        return _expression(x, gates, index, alpha, beta)
+    # The compiler would keep the gates of each follower spread over all channels; told to recompute, it keeps neither
+    # them nor the result, and fuses both into the backward.
+    kept = checkpoint(_expression, x, gates, index, alpha, beta, use_reentrant=False, preserve_rng_state=False)
+    return cast(Tensor, kept)
+
+
+def _expression(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    return x * _scale(_spread(gates, index, x), _per_channel(alpha, x), _per_channel(beta, x))
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
