@@ -91,7 +91,7 @@ def known_names(library: str | None = None) -> tuple[str, ...]:
 def _resolve(name: str) -> tuple[Bridge | None, str]:
     prefix, colon, rest = name.partition(":")
     if not colon:
-        check_known(name, OWN, "deepshare (without timm:, torchvision: or smp: before the name)")
+        check_known(name, OWN, "the zoo (besides timm:NAME, torchvision:NAME and smp:ARCHITECTURE/ENCODER)")
         return None, name
     check_known(prefix, BRIDGES, "the list of libraries (timm, torchvision, smp)")
     BRIDGES[prefix].check(rest)
