@@ -170,7 +170,7 @@ class _Fitting:
         """The plain network before training."""
         if self.given is None:
             return plain_network(self.recipe, role)
-        return unshared(self.given) if is_shared(self.given) else copy.deepcopy(self.given)
+        return unshared(self.given)
 
     def _plan(self, base: nn.Module) -> Plan:
         if self.given is not None and is_shared(self.given):

@@ -58,6 +58,11 @@ class RunFolder:
         return self.path / "recipe.toml"
 
     @property
+    def environment(self) -> Path:
+        """What the run was begun on."""
+        return self.path / "environment.json"
+
+    @property
     def metrics(self) -> Path:
         """One line for each epoch."""
         return self.path / "metrics.jsonl"
@@ -96,10 +101,12 @@ class RunFolder:
             raise CheckpointError(f"{self.path} cannot be made ({error.strerror}): give another folder") from error
         if not self.recipe.exists():
             write_file(self.recipe, to_toml(recipe).encode())
-            write_file(self.path / "environment.json", (json.dumps(environment, indent=1) + "\n").encode())
+        if not self.environment.exists():
+            write_file(self.environment, (json.dumps(environment, indent=1) + "\n").encode())
         if plan and not self.plan.exists():
             plan.save(self.plan)
-        for file in (self.model, self.best, self.soft, self.state, self.plan, self.recipe, self.metrics, self.result):
+        ours = (self.model, self.best, self.soft, self.state, self.plan, self.recipe, self.metrics, self.result)
+        for file in (*ours, self.environment):
             for leftover in self.path.glob(f".{file.name}.*"):  # temporary names of a run that was killed
                 leftover.unlink()
 

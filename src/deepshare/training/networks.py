@@ -17,6 +17,7 @@ from deepshare.sharing.convert import replace_sites, share
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.folder import RunFolder
+from deepshare.training.given import unshared
 from deepshare.training.recipe import Recipe, load_recipe
 from deepshare.training.weights import Kind, fill, plan_checksum, read_weights
 
@@ -106,7 +107,7 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
 
     Args:
         folder: The run folder.
-        model: The network as it was given to `fit`, if it was the user's own; it is not touched.
+        model: The network as it was given to `fit`, if it was the user's own, plain or shared; it is not touched.
         best: Whether to take the weights that were best on the validation images instead of the last.
 
     Returns:
@@ -125,7 +126,7 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     if model is None and label.own:
         raise CheckpointError(f"{run.path} was trained from a model of your own: give it as model=")
     recipe = load_recipe(run.recipe)
-    base = model if model is not None else _build(recipe)
+    base = _build(recipe) if model is None else unshared(model)
     network = convert(base, label.network, label.input_size, plan)
     if not recipe.method.replicates:
         trim(network)

@@ -54,8 +54,8 @@ def save_weights(path: Path, model: nn.Module, label: Label) -> None:
         key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for key, value in model.state_dict().items()
     }
-    about = {"format": "pt", "deepshare": json.dumps(asdict(label)), "checksum": _checksum(tensors)}
-    write_file(path, dump(tensors, about))
+    about = {**asdict(label), "checksum": _checksum(tensors)}
+    write_file(path, dump(tensors, {"deepshare": json.dumps(about)}))  # one entry, as the order of several is random
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -82,11 +82,11 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], Label]:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}): give the folder of a finished run") from error
     except SafetensorError as error:
         raise CheckpointError(f"{path} is damaged ({error}): restore it or train again") from error
-    if "checksum" not in about:
+    if "deepshare" not in about:
         raise CheckpointError(f"{path} was not written by deepshare: give it as the weights of a model instead")
-    if about["checksum"] != _checksum(tensors):
-        raise CheckpointError(f"{path} is damaged (its checksum is wrong): restore it or train again")
     label = json.loads(about["deepshare"])
+    if label.pop("checksum") != _checksum(tensors):
+        raise CheckpointError(f"{path} is damaged (its checksum is wrong): restore it or train again")
     return tensors, Label(**{**label, "input_size": tuple(label["input_size"])})
 
 

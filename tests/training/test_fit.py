@@ -1,0 +1,219 @@
+"""From nothing to the final model: what fit trains, takes and refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from deepshare import zoo
+from deepshare.data import load as load_data
+from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError
+from deepshare.sharing.convert import share
+from deepshare.sharing.gates import hard_share
+from deepshare.sharing.plan import Plan, plan
+from deepshare.training.fit import fit
+from deepshare.training.networks import load
+from deepshare.training.progress import Reporter
+from tests.training.conftest import Small
+
+Finished = tuple[Path, nn.Module]
+
+
+class Notes(Reporter):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.phases: list[tuple[str, int, int]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def begin(self, phase: str, epochs: int, first: int) -> None:
+        self.phases.append((phase, epochs, first))
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(value, b.state_dict()[key]) for key, value in a.state_dict().items())
+
+
+def test_the_seed_decides_everything(finished: Finished, small: Small, tmp_path: Path) -> None:
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    assert same(finished[1], fit(recipe=small(), out=tmp_path / "again"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not same(finished[1], fit(recipe=small(seed=1), out=tmp_path / "other"))
+
+
+def test_the_result_has_hard_gates_and_is_ready(finished: Finished) -> None:
+    assert hard_share(finished[1]) == 1
+    assert not finished[1].training
+
+
+def test_a_finished_teacher_is_taken(finished: Finished, small: Small, tmp_path: Path) -> None:
+    told = Notes()
+    recipe = small(teacher__weights=str(finished[0] / "teacher"))
+    assert same(finished[1], fit(recipe=recipe, out=tmp_path / "run", reporter=told))
+    assert not (tmp_path / "run" / "teacher").exists()
+    assert [name for name, _, _ in told.phases] == ["gelu", "switch", "finetune"]
+
+
+def test_a_teacher_of_another_kind_is_refused(finished: Finished, small: Small, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is a shared network where a gelu one is due"):
+        fit(recipe=small(teacher__weights=str(finished[0])), out=tmp_path / "run")
+
+
+def test_the_plain_network_as_the_start(small: Small, tmp_path: Path) -> None:
+    told = Notes()
+    recipe = small(method__initial="plain", method__start="identity")
+    fit(recipe=recipe, out=tmp_path / "run", reporter=told)
+    assert [name for name, _, _ in told.phases] == ["teacher", "plain", "gelu", "switch", "finetune"]
+    assert isinstance(load(tmp_path / "run" / "plain"), nn.Module)
+
+
+def test_without_a_gelu_phase_gates_are_hard_from_the_start(small: Small, tmp_path: Path) -> None:
+    fit(recipe=small(gelu__epochs=0, switch__epochs=0), out=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["hard_share"] for line in lines] == [1.0, 1.0]
+
+
+def test_a_dry_run_goes_through_every_phase_and_keeps_nothing(small: Small, tmp_path: Path) -> None:
+    told = Notes()
+    fit(recipe=small(gelu__epochs=100), out=tmp_path / "run", dry_run=True, reporter=told)
+    assert told.phases == [(name, 1, 0) for name in ("teacher", "gelu", "switch", "finetune")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_the_user(small: Small, tmp_path: Path) -> None:
+    model = zoo.resnet18(10, width=8, depth=10, channels=1)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    trained = fit(model, recipe=small(), out=tmp_path / "run")
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    with pytest.raises(CheckpointError, match="model of your own: give it as model="):
+        load(tmp_path / "run")
+    assert same(trained, load(tmp_path / "run", model=model))
+
+
+def test_a_shared_model_of_the_user_keeps_its_plan(small: Small, tmp_path: Path) -> None:
+    model = zoo.resnet18(10, width=8, depth=10, channels=1)
+    planned = plan(model, (1, 8, 8), 300, layer_sharing=False, mapping="contiguous")
+    trained = fit(share(model, planned), recipe=small(), out=tmp_path / "run")
+    saved = Plan.load(tmp_path / "run" / "plan.json")
+    assert [(group.prototypes, [site.name for site in group.sites]) for group in saved.groups] == [
+        (group.prototypes, [site.name for site in group.sites]) for group in planned.groups
+    ]
+    assert (saved.gates, saved.mapping, saved.affine) == (planned.gates, "contiguous", True)
+    assert same(trained, load(tmp_path / "run", model=model))
+    assert same(trained, load(tmp_path / "run", model=share(model, planned)))
+
+
+class Tiny(nn.Module):
+    """A network of the user that is none of the zoo's, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.act, self.drop, self.fc = nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.drop(self.act(self.conv(x)).mean((2, 3))))
+
+
+def own_data(count: int = 96) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, 10, (count,), generator=generator)
+    return TensorDataset(torch.randn(count, 2, 6, 6, generator=generator), labels)
+
+
+def test_data_and_model_of_the_user(small: Small, tmp_path: Path) -> None:
+    recipe = small(data__validation=32, budget__gates=32)
+    trained = fit(Tiny(), recipe=recipe, data=own_data(), out=tmp_path / "run")
+    assert trained(torch.zeros(1, 2, 6, 6)).shape == (1, 10)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["test"]["last"] is None
+
+
+def test_dropout_depends_on_the_seed_alone(small: Small, tmp_path: Path) -> None:
+    recipe = small(data__validation=32, budget__gates=32)
+    torch.manual_seed(5)
+    model = Tiny()
+    first = fit(model, recipe=recipe, data=own_data(), out=tmp_path / "a")
+    torch.manual_seed(6)
+    assert same(first, fit(model, recipe=recipe, data=own_data(), out=tmp_path / "b"))
+
+
+def test_loaders_of_the_user(small: Small, tmp_path: Path) -> None:
+    loader = DataLoader(own_data(), batch_size=32, shuffle=True)
+    recipe = small(budget__gates=32)
+    with pytest.raises(DataError, match="give two"):
+        fit(Tiny(), recipe=recipe, data=loader, out=tmp_path / "run")
+    trained = fit(Tiny(), recipe=recipe, data=(loader, loader, loader), out=tmp_path / "run")
+    assert hard_share(trained) == 1
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["test"]["last"]["n"] == 96
+
+
+def test_start_weights_with_another_number_of_classes(small: Small, tmp_path: Path) -> None:
+    other = zoo.resnet18(7, width=8, depth=10, channels=1)
+    save_file(other.state_dict(), tmp_path / "start.safetensors")
+    torch.save(other.state_dict(), tmp_path / "start.pt")
+    for name in ("start.safetensors", "start.pt"):
+        fit(recipe=small(model__weights=str(tmp_path / name)), out=tmp_path / "run", dry_run=True)
+    save_file(nn.Linear(2, 2).state_dict(), tmp_path / "wrong.safetensors")
+    with pytest.raises(CheckpointError, match="holds the weights of another network"):
+        fit(recipe=small(model__weights=str(tmp_path / "wrong.safetensors")), out=tmp_path / "run")
+
+
+def test_a_number_of_classes_that_does_not_fit(small: Small, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 10 classes but the model has 12 outputs"):
+        fit(recipe=small(model__classes=12), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_gives_no_logits(small: Small, tmp_path: Path) -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    with pytest.raises(UnsupportedModelError, match="Pair returns a tuple"):
+        fit(Pair(), recipe=small(), out=tmp_path / "run")
+
+
+def test_a_folder_in_use_is_refused(finished: Finished, small: Small, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is not empty: resume its run with --resume"):
+        fit(recipe=small(), out=finished[0])
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="is no run folder"):
+        fit(recipe=small(), out=tmp_path, resume=True)
+    with pytest.raises(CheckpointError, match="is a file"):
+        fit(recipe=small(), out=tmp_path / "notes.txt")
+
+
+def test_resume_with_a_changed_recipe_names_the_keys(finished: Finished, small: Small) -> None:
+    with pytest.raises(CheckpointError, match=r"gelu\.lr was 0\.05 and is 0\.01; finetune\.epochs was 2 and is 7"):
+        fit(recipe=small(gelu__lr=0.01, finetune__epochs=7), out=finished[0], resume=True)
+
+
+def test_resuming_a_finished_run_changes_nothing(finished: Finished, small: Small) -> None:
+    before = {file: file.read_bytes() for file in finished[0].rglob("*") if file.is_file()}
+    assert same(finished[1], fit(recipe=small(), out=finished[0], resume=True))
+    assert before == {file: file.read_bytes() for file in finished[0].rglob("*") if file.is_file()}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_state(small: Small, tmp_path: Path) -> None:
+    recipe = small(switch__lr=1e30, switch__schedule="none")
+    with pytest.raises(RecipeError, match=r"the loss is (nan|inf) in epoch 1 of switch.*lower switch\.lr"):
+        fit(recipe=recipe, out=tmp_path / "run")
+    state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    assert (state["phase"], state["epochs"], state["over"], state["lines"]) == ("gelu", 2, True, 2)
+    assert all(value.isfinite().all() for value in state["model"].values())
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_validation_images_are_not_trained_on() -> None:
+    splits = load_data("digits", validation=64, subset=128)
+    train, held = splits.train.images, splits.validation.images
+    assert isinstance(train, Tensor)
+    assert isinstance(held, Tensor)
+    distinct = {image.numpy().tobytes() for image in train} & {image.numpy().tobytes() for image in held}
+    assert not distinct

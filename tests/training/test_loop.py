@@ -1,0 +1,167 @@
+"""The loop against the same training written out by hand, and the gradients of the paper's phases."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from deepshare.data import Augment, batches
+from deepshare.data import load as load_data
+from deepshare.data.seeds import seed_of
+from deepshare.methods.base import Method
+from deepshare.methods.deepshare import DeepShare
+from deepshare.sharing.gates import SharedReLU, set_progress
+from deepshare.sharing.plan import Plan, plan
+from deepshare.training.feed import make_feed
+from deepshare.training.fit import fit
+from deepshare.training.folder import RunFolder
+from deepshare.training.loop import Setting
+from deepshare.training.networks import load, plain_network
+from deepshare.training.phases import Training
+from deepshare.training.progress import EpochLine, Reporter
+from deepshare.training.recipe import Phase, Recipe
+from deepshare.training.schedules import rate
+from deepshare.training.weights import Label
+from tests.training.conftest import Small
+
+
+def by_hand(model: nn.Module, recipe: Recipe, network: str, name: str, teacher: nn.Module | None) -> None:
+    """One phase as the paper describes it."""
+    phase: Phase = getattr(recipe, name)
+    train = load_data("digits", validation=64, subset=128).train
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=5e-4)
+    seed = seed_of(0, network, name)
+    for epoch in range(phase.epochs):
+        set_progress(model, {"gelu": 0.0, "switch": (epoch + 1) / phase.epochs}.get(name, 1.0))
+        feed = batches(train, 64, seed=seed, epoch=epoch, augment=Augment(crop_padding=1), shuffle=True)
+        for step, (images, labels) in enumerate(feed):
+            logits = model.train()(images)
+            loss = F.cross_entropy(logits, labels)
+            if teacher is not None:
+                with torch.no_grad():
+                    target = teacher.eval()(images)
+                divergence = F.kl_div(
+                    F.log_softmax(logits / 4, 1), F.log_softmax(target / 4, 1), reduction="batchmean", log_target=True
+                )
+                loss = loss + divergence * 16
+            optimiser.param_groups[0]["lr"] = rate(phase, 2 * epoch + step, 2)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+
+def test_the_plain_network_equals_training_by_hand(small: Small, tmp_path: Path) -> None:
+    recipe = small(
+        method__name="relu", budget=None, gelu=None, switch=None, finetune=None, plain__epochs=2, teacher=None
+    )
+    trained = fit(recipe=recipe, out=tmp_path / "run")
+    model = plain_network(recipe, "plain")
+    by_hand(model, recipe, "plain", "plain", None)
+    for key, value in trained.state_dict().items():
+        assert torch.equal(value, model.state_dict()[key]), key
+
+
+def test_the_three_phases_equal_training_by_hand(small: Small, tmp_path: Path) -> None:
+    recipe = small()
+    trained = fit(recipe=recipe, out=tmp_path / "run")
+    teacher = load(tmp_path / "run" / "teacher")
+    planned = Plan.load(tmp_path / "run" / "plan.json")
+    method = DeepShare(planned, start="uniform", seed=seed_of(0, "alpha and beta"))
+    model = method.convert(plain_network(recipe, "shared"))
+    by_hand(model, recipe, "shared", "gelu", teacher)
+    soft = copy.deepcopy(model)
+    by_hand(model, recipe, "shared", "switch", soft)
+    by_hand(model, recipe, "shared", "finetune", soft)
+    for key, value in trained.state_dict().items():
+        assert torch.equal(value, model.state_dict()[key]), key
+
+
+class TwoSites(nn.Module):
+    """Two sites of one group, each fed with a half of the input: nothing but gates connects them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.ReLU(), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.first(x[:, :4]), self.second(x[:, 4:])], 1)
+
+
+@pytest.mark.parametrize(("phase", "flows"), [("gelu", True), ("switch", False), ("finetune", False)])
+def test_gradients_reach_the_prototypes_in_the_gelu_phase_and_not_after_the_switch(phase: str, flows: bool) -> None:
+    model = TwoSites()
+    method = DeepShare(plan(model, (8, 2, 2), 4))  # one prototype: channel 0
+    shared = method.convert(model)
+    assert [m.prototypes for m in shared.modules() if isinstance(m, SharedReLU)] == [1, 1]
+    method.start_epoch(shared, phase, 2, 3)  # the last epoch of the switch
+    x = torch.randn(3, 8, 2, 2, requires_grad=True)
+    y = shared(x)
+    for part in (y[:, 1:4], y[:, 4:]):  # the leader's replicates, and the follower
+        (gradient,) = torch.autograd.grad(part.sum(), x, retain_graph=True)
+        assert (gradient[:, 0].abs().sum() > 0) == flows
+    (own,) = torch.autograd.grad(y[:, 0].sum(), x)
+    assert own[:, 0].abs().sum() > 0
+
+
+def test_the_switch_goes_from_the_last_channel_to_the_first_and_ends_all_hard() -> None:
+    method = DeepShare(plan(TwoSites(), (8, 2, 2), 4))
+    shared = method.convert(TwoSites())
+    seen = []
+    for epoch in range(4):
+        method.start_epoch(shared, "switch", epoch, 4)
+        seen.append(method.measures(shared)["hard_share"])
+    assert seen == [0.25, 0.5, 0.75, 1.0]
+
+
+class Counting(Method):
+    """A method with a penalty, which ends a phase after its second epoch and remembers its epochs."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        return 1000 + 0 * next(model.parameters()).sum()
+
+    def end_epoch(self, model: nn.Module, phase: str, epoch: int) -> bool:
+        self.epochs += 1
+        return epoch == 1
+
+    def measures(self, model: nn.Module) -> dict[str, float]:
+        return {"counted": float(self.epochs)}
+
+
+class Remembering(Reporter):
+    def __init__(self) -> None:
+        self.lines: list[EpochLine] = []
+
+    def epoch(self, line: EpochLine, seconds_left: float) -> None:
+        self.lines.append(line)
+
+
+def test_a_method_gives_a_penalty_and_may_end_a_phase(small: Small, fabric: Fabric, tmp_path: Path) -> None:
+    recipe = small(plain__epochs=5)
+    told = Remembering()
+    setting = Setting(recipe, fabric, make_feed(None, recipe), told)
+    folder = RunFolder(tmp_path)
+    assert recipe.plain
+    phases = {"plain": recipe.plain, "more": recipe.plain.model_copy(update={"epochs": 1})}
+    Training(setting, plain_network(recipe, "x"), Counting(), phases, folder, Label("plain", (1, 8, 8))).run()
+    assert [(line.phase, line.epoch) for line in told.lines] == [("plain", 1), ("plain", 2), ("more", 1)]
+    assert all(1000 < line.loss < 1010 for line in told.lines)
+    assert [line.measures["counted"] for line in told.lines] == [0.0, 1.0, 2.0]
+
+
+def test_alpha_and_beta_decay_like_all_weights() -> None:
+    method = DeepShare(plan(TwoSites(), (8, 2, 2), 4))
+    shared = method.convert(TwoSites())
+    optimiser = method.optimiser(shared, lr=0.1, momentum=0.9, weight_decay=0.5)
+    for parameter in shared.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    values = dict(shared.named_parameters())
+    assert set(values) == {"first.alpha", "first.beta", "second.alpha", "second.beta"}
+    assert torch.allclose(values["first.alpha"], torch.full((4,), 0.95))

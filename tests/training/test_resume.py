@@ -1,0 +1,149 @@
+"""Runs that are interrupted, by kill -9 or anywhere in the writing of a file, end as if they had not been."""
+
+import json
+import multiprocessing
+import os
+import random
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deepshare.errors import CheckpointError
+from deepshare.training.fit import fit
+from deepshare.training.loop import Setting, Trained, Work, train_epoch
+from tests.training.conftest import small_recipe
+
+PHASES = ("teacher", "gelu", "switch", "finetune")
+
+
+def train(out: Path, epochs: int) -> None:
+    torch.set_num_threads(1)
+    fit(recipe=small_recipe(**{f"{phase}__epochs": epochs for phase in PHASES}), out=out, resume=True)
+
+
+def record(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def assert_same(folder: Path, expected: Path) -> None:
+    for name in ("model.safetensors", "best.safetensors", "teacher/model.safetensors", "plan.json", "recipe.toml"):
+        assert (folder / name).read_bytes() == (expected / name).read_bytes(), name
+    assert record(folder) == record(expected)
+    assert record(folder / "teacher") == record(expected / "teacher")
+    assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in expected.iterdir())
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    # The imports are paid once; every child is a process of its own.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["deepshare.training.fit"])
+    return context
+
+
+def wait_for(file: Path, lines: int, process: BaseProcess) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.is_alive():
+        if file.exists() and file.read_text().count("\n") >= lines:
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"{file} never had {lines} lines")
+
+
+def test_killed_at_a_random_point_of_each_phase(processes: Any, tmp_path: Path) -> None:
+    chance = random.Random()  # really random, so that in time every point is tried
+    out = tmp_path / "run"
+    # Somewhere in the second or third epoch of each phase: lines that are there, then some time into what follows.
+    for file, first in (("teacher/metrics.jsonl", 0), ("metrics.jsonl", 0), ("metrics.jsonl", 4), ("metrics.jsonl", 8)):
+        process = processes.Process(target=train, args=(out, 4))
+        process.start()
+        wait_for(out / file, first + chance.choice((1, 2)), process)
+        time.sleep(chance.uniform(0, 0.1))
+        process.kill()
+        process.join()
+        assert process.exitcode == -9
+        assert not (out / "model.safetensors").exists()
+    train(out, 4)
+    train(tmp_path / "uninterrupted", 4)
+    assert_same(out, tmp_path / "uninterrupted")
+
+
+class PowerCut(BaseException):
+    """The end of everything, at a moment of our choice."""
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    train(folder, 1)
+    return folder
+
+
+WRITES = (
+    *(
+        "recipe",
+        "environment",
+        "plan",
+        "teacher's recipe",
+        "teacher's environment",
+        "teacher's best",
+        "teacher's state",
+    ),
+    *(
+        "teacher's weights",
+        "weights of the GELU phase",
+        "its state",
+        "state of the switch",
+        "best",
+        "state of finetune",
+    ),
+    *("weights", "result"),
+)
+
+
+@pytest.mark.parametrize("write", range(1, len(WRITES) + 1), ids=WRITES)
+def test_interrupted_at_any_write(
+    write: int, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = 0
+    replace = os.replace
+
+    def failing(source: str, target: Path) -> None:
+        nonlocal done
+        done += 1
+        if done == write:
+            Path(source).with_name(f".{Path(target).name}.left").write_bytes(b"half")
+            raise PowerCut
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing)
+        with pytest.raises(PowerCut):
+            train(tmp_path / "run", 1)
+    train(tmp_path / "run", 1)
+    assert_same(tmp_path / "run", uninterrupted)
+
+
+def test_a_damaged_state_is_refused_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("deepshare.training.phases.train_epoch", stop_in_switch)
+        with pytest.raises(PowerCut):
+            train(out, 1)
+    state = out / "state.pt"
+    state.write_bytes(state.read_bytes()[:-100])
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    with pytest.raises(CheckpointError, match=r"state\.pt is damaged"):
+        train(out, 1)
+    assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+
+
+def stop_in_switch(setting: Setting, work: Work, epoch: int) -> Trained:
+    if work.name == "switch":
+        raise PowerCut
+    return train_epoch(setting, work, epoch)
