@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from deepshare.sharing.plan import Plan, plan
     from deepshare.sharing.sites import find_sites
     from deepshare.training.evaluate import evaluate
-    from deepshare.training.fit import fit
+    from deepshare.training.fit import allocate, fit
     from deepshare.training.networks import load
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DeepShareError",
     "Plan",
+    "allocate",
     "count_gates",
     "data",
     "evaluate",
@@ -38,6 +39,7 @@ __all__ = [
 _MODULE_OF = {
     "DeepShareError": "errors",
     "Plan": "sharing.plan",
+    "allocate": "training.fit",
     "count_gates": "sharing.convert",
     "evaluate": "training.evaluate",
     "export_onnx": "sharing.onnx",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError
 from deepshare.sharing import activation
+from deepshare.sharing.convert import Overwrite
 from deepshare.sharing.gates import GateCell, SharedReLU, hard_share, prototype_of, set_progress, set_sharpness
 
 
@@ -261,8 +262,9 @@ def test_leader_and_follower_of_unequal_precision() -> None:
 
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_in_place(channels_last: bool, progress: float) -> None:
-    plain, inplace = group(2, 6, 4, progress), group(2, 6, 4, progress, inplace=True)
+def test_overwriting_the_input(channels_last: bool, progress: float) -> None:
+    plain, inner = group(2, 6, 4, progress), group(2, 6, 4, progress)
+    inplace = [Overwrite(site) for site in inner]
     form = torch.channels_last if channels_last else torch.contiguous_format
     leaf = torch.randn(2, 6, 3, 3).contiguous(memory_format=form).requires_grad_()
     u, v = leaf * 2, leaf * 3
@@ -271,7 +273,7 @@ def test_in_place(channels_last: bool, progress: float) -> None:
     assert u.is_contiguous(memory_format=form)
     assert torch.equal(u * v, expected)
     for ours, theirs in zip(
-        gradients(u * v, leaf, *parameters(inplace)), gradients(expected, leaf, *parameters(plain)), strict=True
+        gradients(u * v, leaf, *parameters(inner)), gradients(expected, leaf, *parameters(plain)), strict=True
     ):
         assert torch.equal(ours, theirs)
     with torch.no_grad():

@@ -94,7 +94,6 @@ class SharedReLU(nn.Module):
         affine: Whether alpha and beta are learned; otherwise they are 1 and 0 and no parameters.
         cell: The cell of the group; None for a group of this one site.
         position: 0 for the leader, k for the k-th follower.
-        inplace: Whether to write the result into the input.
         sharpness: The factor in the soft gate, the paper's gamma.
 
     Example:
@@ -117,12 +116,11 @@ class SharedReLU(nn.Module):
         affine: bool = True,
         cell: GateCell | None = None,
         position: int = 0,
-        inplace: bool = False,
         sharpness: float = 1.0,
     ) -> None:
         super().__init__()
         self.channels, self.prototypes, self.mapping = channels, prototypes, mapping
-        self.position, self.inplace, self.sharpness = position, inplace, sharpness
+        self.position, self.sharpness = position, sharpness
         self.cell = GateCell() if cell is None else cell
         if affine:
             self.alpha, self.beta = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
@@ -135,12 +133,10 @@ class SharedReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the gates of the group to x of shape (N, C) or (N, C, ...)."""
-        source = x.clone() if self.inplace and torch.is_grad_enabled() else x
-        gates = self._gates(source)
+        gates = self._gates(x)
         # Where both kinds travel, the soft gates come first and the hard ones after them.
         index = self.choice if gates.shape[1] > self.prototypes else self.pi
-        y = activate(source, gates, index, self.alpha, self.beta)
-        return x.copy_(y) if self.inplace else y
+        return activate(x, gates, index, self.alpha, self.beta)
 
     def _gates(self, x: Tensor) -> Tensor:
         if self.position > 0:
