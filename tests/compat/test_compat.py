@@ -1,0 +1,47 @@
+"""share() over real networks of three libraries: the identity plan changes nothing, or the refusal says why."""
+
+import pytest
+
+pytest.importorskip("torchvision")
+pytest.importorskip("timm")
+pytest.importorskip("segmentation_models_pytorch")
+
+from benchmarks.compat import MODELS, SMALL, Case, Row, check, report
+
+COUNTS = {
+    "torchvision:resnet18": (17, 188_416),
+    "torchvision:mobilenet_v2": (35, 498_432),
+    "smp:Unet/resnet18": (27, 442_368),
+}
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_small_models_stay_equal(case: Case) -> None:
+    row = check(case)
+    assert row.result == "equal"
+    assert (row.sites, row.relus) == COUNTS.get(case.name, (row.sites, row.relus))
+
+
+def test_a_model_that_cannot_be_converted_is_refused_with_its_reason() -> None:
+    row = check(Case("timm:efficientvit_m0", 224))
+    assert row.result.startswith("refused: stages.0.blocks.0.mixer.m.attn.proj.0: its ReLU sees a tensor of shape")
+
+
+def test_the_report_counts_what_is_equal_and_what_is_refused() -> None:
+    case = Case("a:b", 32, {"act_layer": "relu"})
+    rows = [Row(case, 2, 3000, "2 module", seconds=0.25), Row(case, refused="why"), Row(case, trouble="another output")]
+    text = report(rows)
+    assert "1 of 3 models are equal, 1 refused." in text
+    assert "| a:b, act_layer=relu | 3x32x32 | 2 | 3,000 | 2 module | equal | 0.2 |" in text
+    assert "| refused: why |" in text
+
+
+def test_the_list_is_long_and_names_nothing_twice() -> None:
+    assert len({case.name for case in MODELS}) == len(MODELS) >= 66
+
+
+@pytest.mark.slow
+def test_58_of_every_60_models_stay_equal_and_none_is_wrong() -> None:
+    rows = [check(case) for case in MODELS]
+    assert [row for row in rows if row.trouble] == []
+    assert 60 * sum(row.result == "equal" for row in rows) >= 58 * len(rows)
