@@ -1,10 +1,12 @@
 """Where and how a network is trained, apart from what decides the result."""
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from lightning_fabric import Fabric
+from torch.distributed import is_torchelastic_launched
 
 Precision = Literal["32-true", "bf16-mixed", "bf16-true", "64-true"]
 
@@ -18,8 +20,8 @@ class Hardware:
 
     Attributes:
         accelerator: `cpu`, `cuda`, `mps`, or `auto` for the best there is.
-        devices: Processes on each machine.
-        num_nodes: Machines; all of them must see the run folder.
+        devices: Processes on each machine; torchrun has a flag of its own for it.
+        num_nodes: Machines, likewise; all of them must see the run folder.
         precision: Of the forward and backward pass.
         compile: Whether to compile the network.
         deterministic: Whether to refuse operations that may differ from run to run.
@@ -33,14 +35,17 @@ class Hardware:
     deterministic: bool = False
 
     def launch(self) -> Fabric:
-        """Start the processes; in each of them this returns."""
-        several = self.devices * self.num_nodes > 1
+        """Start the processes, unless torchrun did; in each of them this returns."""
+        devices, nodes = self.devices, self.num_nodes
+        if is_torchelastic_launched():
+            devices = int(os.environ["LOCAL_WORLD_SIZE"])
+            nodes = int(os.environ["WORLD_SIZE"]) // devices
         fabric = Fabric(
             accelerator=self.accelerator,
-            devices=self.devices,
-            num_nodes=self.num_nodes,
+            devices=devices,
+            num_nodes=nodes,
             precision=self.precision,
-            strategy="ddp" if several else "auto",
+            strategy="ddp" if devices * nodes > 1 else "auto",
         )
         fabric.launch()
         if self.deterministic:

@@ -1,0 +1,55 @@
+"""Every recipe runs through all its phases, on real images."""
+
+from pathlib import Path
+
+import pytest
+
+from deepshare.training.fit import fit
+from deepshare.training.progress import Reporter
+from deepshare.training.recipe import Recipe, load_recipe, names
+from tests.data.conftest import Unpack, real_data  # noqa: F401
+
+ARCHIVES = {
+    "cifar100": "cifar-100-python",
+    "tiny-imagenet": "tiny-imagenet-200-subset60",
+    "ade20k": "ade20k-val30-150class",
+}
+QUICK = ("digits", "digits-plain", "cifar100-small", "cifar100-small-plain", "cifar100-resnet18-6k-no-replicates")
+
+
+class Phases(Reporter):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def begin(self, phase: str, epochs: int, first: int) -> None:
+        self.seen.append(phase)
+
+
+def data_dir(recipe: Recipe, unpack: Unpack, folder: Path) -> Path:
+    """Where the real images are. Of ADE20K there are 30 with all classes: here 24 to train with, 6 to test with."""
+    if recipe.data.name == "digits":
+        return folder
+    real = unpack(ARCHIVES[recipe.data.name])
+    if recipe.data.name != "ade20k":
+        return real
+    source, target = real / "ADEChallengeData2016-val30", folder / "ADEChallengeData2016"
+    for kind in ("images", "annotations"):
+        for number, file in enumerate(sorted((source / kind / "validation").iterdir())):
+            part = target / kind / ("training" if number < 24 else "validation")
+            part.mkdir(parents=True, exist_ok=True)
+            (part / file.name).symlink_to(file)
+    (target / "objectInfo150.txt").symlink_to(source / "objectInfo150.txt")
+    return folder
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in names()])
+def test_dry_run(name: str, real_data: Unpack, tmp_path: Path) -> None:  # noqa: F811
+    recipe = load_recipe(name)
+    smaller: dict[str, object] = {f"{phase}.batch": 2 for phase in recipe.phases}
+    if recipe.data.name == "ade20k":
+        smaller["data.validation"] = 4
+    told = Phases()
+    where = data_dir(recipe, real_data, tmp_path)
+    fit(recipe=load_recipe(name, smaller), out=tmp_path / "run", data_dir=where, dry_run=True, reporter=told)
+    assert told.seen == list(recipe.phases)
+    assert not (tmp_path / "run").exists()

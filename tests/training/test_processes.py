@@ -1,0 +1,41 @@
+"""Two processes train as one does on the same batches."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepshare.training.weights import read_weights
+from tests.training import two_processes
+
+ROOT = Path(__file__).parents[2]
+
+
+def torchrun(out: Path, epochs: int) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = [str(ROOT / "tests/training/two_processes.py"), str(out), str(epochs)]
+    done = subprocess.run([*command, *script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_processes_give_the_gradients_of_one(tmp_path: Path) -> None:
+    # One batch of 32 images in each phase, shared out as 16 and 16: the steps are the gradients of four losses.
+    two_processes.main(tmp_path / "one", 1)
+    torchrun(tmp_path / "two", 1)
+    for folder in ("teacher", ""):
+        alone, _ = read_weights(tmp_path / "one" / folder / "model.safetensors")
+        both, _ = read_weights(tmp_path / "two" / folder / "model.safetensors")
+        assert alone.keys() == both.keys()
+        for key, value in alone.items():
+            assert torch.allclose(value, both[key], rtol=0, atol=1e-6), (folder, key)
+    start = two_processes.Small()
+    assert not torch.allclose(alone["conv1.weight"], start.conv1.weight, rtol=0, atol=1e-3)
+    records = [(tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("one", "two")]
+    for one, two in zip(*(map(json.loads, record) for record in records), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert (two["accuracy"], two["val_accuracy"]) == (one["accuracy"], one["val_accuracy"])
