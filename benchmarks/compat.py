@@ -76,11 +76,11 @@ MODELS = (
         resnet18 resnet26d resnet50 resnet101 resnetaa50 resnetblur18 resnetrs50 resnetv2_50 resnetv2_50x1_bit
         resnext50_32x4d wide_resnet50_2 seresnet18 seresnext26d_32x4d ecaresnet26t gcresnet50t skresnet18
         legacy_seresnet18 legacy_senet154 resnest14d resnest26d res2net50_26w_4s res2net50_14w_8s res2next50
-        densenet121 densenetblur121d vgg16_bn mobilenetv1_100 mobilenetv2_100 mobilenetv3_small_100 mobilenetv4_conv_small
-        mnasnet_100 semnasnet_100 spnasnet_100 fbnetc_100 efficientnet_lite0 efficientnet_es regnetx_002 regnety_002
-        dla34 dla60x dla60_res2net dpn48b dpn68 dpn92 hrnet_w18_small_v2 xception41 legacy_xception
-        selecsls42b selecsls60 vovnet39a ese_vovnet19b_dw vgg11_bn repvgg_b0 mobileone_s0 ghostnet_100 repghostnet_100
-        hardcorenas_a hardcorenas_f hgnet_tiny tresnet_m gernet_s nf_resnet50 fasternet_s lcnetv2_small
+        densenet121 densenetblur121d vgg16_bn mobilenetv1_100 mobilenetv2_100 mobilenetv3_small_100
+        mobilenetv4_conv_small mnasnet_100 semnasnet_100 spnasnet_100 fbnetc_100 efficientnet_lite0 efficientnet_es
+        regnetx_002 regnety_002 dla34 dla60x dla60_res2net dpn48b dpn68 dpn92 hrnet_w18_small_v2 xception41
+        legacy_xception selecsls42b selecsls60 vovnet39a ese_vovnet19b_dw vgg11_bn repvgg_b0 mobileone_s0 ghostnet_100
+        repghostnet_100 hardcorenas_a hardcorenas_f hgnet_tiny tresnet_m gernet_s nf_resnet50 fasternet_s lcnetv2_small
         efficientvit_b0
         """,
     ),
