@@ -20,8 +20,8 @@ def is_shared(model: nn.Module) -> bool:
 def unshared(model: nn.Module) -> nn.Module:
     """Make a copy with plain ReLUs; a plain network is copied as it is."""
     plain = copy.deepcopy(model)
-    for name, site in _shared(model):
-        plain.set_submodule(name, nn.ReLU(inplace=site.inplace))
+    for name, _ in _shared(model):
+        plain.set_submodule(name, nn.ReLU())
     return plain
 
 
