@@ -35,7 +35,7 @@ class Bars(Reporter):
     """One bar for each phase."""
 
     def __init__(self, stream: TextIO) -> None:
-        columns = (TextColumn("{task.fields[phase]:>8}"), BarColumn(20), TextColumn("{task.fields[said]}"))
+        columns = (TextColumn("{task.fields[phase]:>8}"), BarColumn(8), TextColumn("{task.fields[said]}"))
         self.progress = Progress(*columns, console=Console(file=stream))
         self.bar = TaskID(0)
         self.done = 0
@@ -53,14 +53,16 @@ class Bars(Reporter):
 
     def step(self, done: float, loss: float) -> None:
         """Move the bar within the epoch."""
-        said = f"epoch {self.done + 1}  loss {loss:.3f}{self.left}"
+        said = f"{self.done + 1} loss {loss:.3f}{self.left}"
         self.progress.update(self.bar, completed=self.done + done, said=said)
 
     def epoch(self, line: EpochLine, seconds_left: float) -> None:
         """Move the bar to the end of the epoch."""
         self.done = line.epoch
-        self.left = f"  left {duration(seconds_left)}"
-        said = f"epoch {line.epoch}/{line.epochs}  {describe(line)}{self.left}"
+        self.left = f" left {duration(seconds_left)}"
+        hard = f" hard {line.measures['hard_share']:.0%}" if "hard_share" in line.measures else ""
+        figures = f"loss {line.loss:.3f} acc {line.accuracy:.1%} val {line.val_score:.1%}{hard}"
+        said = f"{line.epoch}/{line.epochs} {figures}{self.left}"
         self.progress.update(self.bar, completed=line.epoch, said=said)
 
     def end(self) -> None:

@@ -3,15 +3,12 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from deepshare.cli.options import Flag, Json
 from deepshare.errors import RecipeError
-
-if TYPE_CHECKING:
-    from deepshare.training.recipe import Recipe
 
 
 def train(
@@ -48,7 +45,7 @@ def train(
         dry_run: Train one batch of every phase and keep nothing.
         model: Another network than the recipe's, without its arguments.
         weights: Start from these weights: a safetensors file, a saved state_dict or a run folder.
-        data: Another data set than the recipe's; folder:PATH has one folder of pictures for each class.
+        data: Another data set than the recipe's, by name, or a folder with one folder of pictures for each class.
         data_dir: Where data sets are.
         download: Fetch a data set that is not there.
         teacher: A finished teacher, a run folder such as runs/x/teacher, in the place of one to be trained.
@@ -61,18 +58,23 @@ def train(
         deterministic: Refuse operations that may differ from run to run.
         log: Write the curves also for TensorBoard, into the run folder.
     """
-    changes = {key: str(value) for key, value in (("teacher.weights", teacher), ("plain.weights", plain)) if value}
-    if model is not None:
-        changes |= {"model.name": model}
-    changes |= {key: value for key, value in (("model.weights", weights), ("data.name", data)) if value is not None}
-    chosen = _recipe(recipe, {**changes, **read_keys(keys)}, other_model=model is not None)
     if out is None and not dry_run:
         raise RecipeError("give --out, the folder for the run, or --dry-run")
+    changes = named({"model.name": model, "model.weights": weights, "teacher.weights": teacher, "plain.weights": plain})
+    if model is not None:
+        changes["model.arguments"] = {}
+    changes |= read_keys(keys)
+    if data is not None:
+        changes = with_data(recipe, changes, data, data_dir, download)
+    from lightning_fabric.utilities.rank_zero import rank_zero_only
+
     from deepshare.cli.progress import make_reporter
     from deepshare.training.fit import fit
     from deepshare.training.folder import RunFolder
     from deepshare.training.hardware import Hardware
+    from deepshare.training.recipe import load_recipe
 
+    chosen = load_recipe(recipe, changes)
     hardware = Hardware(accelerator, devices, num_nodes, precision, compile, deterministic)
     folder = out or Path()
     reporter = make_reporter()
@@ -93,6 +95,8 @@ def train(
         )
     finally:
         reporter.end()
+    if getattr(rank_zero_only, "rank", 0):  # one of several processes speaks for all
+        return
     if dry_run:
         print(json.dumps({"dry_run": list(chosen.phases)}) if as_json else f"{chosen.name}: every phase runs")
         return
@@ -122,6 +126,27 @@ def read_keys(tokens: Sequence[str]) -> dict[str, str]:
     return keys
 
 
+def named(values: dict[str, object]) -> dict[str, object]:
+    """The values that were given, as text."""
+    return {key: str(value) for key, value in values.items() if value is not None}
+
+
+def with_data(
+    recipe: str, changes: dict[str, object], data: str, data_dir: Path | None, download: bool
+) -> dict[str, object]:
+    """Put another data set into a recipe, and its number of classes unless that is given."""
+    from deepshare.data import load
+    from deepshare.training.recipe import load_recipe
+
+    name = f"folder:{data}" if Path(data).is_dir() else data
+    changed = {**changes, "data.name": name}
+    if "model.classes" in changed:
+        return changed
+    wanted = load_recipe(recipe, changed).data
+    there = load(name, data_dir, download=download, validation=wanted.validation, image_size=wanted.image_size)
+    return {**changed, "model.classes": len(there.train.classes)}
+
+
 def describe(folder: Path, result: dict[str, object]) -> str:
     """The last line of a run."""
     tests = result["test"]
@@ -129,9 +154,3 @@ def describe(folder: Path, result: dict[str, object]) -> str:
     name = "mIoU" if last and "miou" in last else "accuracy"
     score = f", test {name} {last.get('miou', last['accuracy']):.2%}" if last else ""
     return f"{folder}: {result['gates']:,} gates{score}"
-
-
-def _recipe(name: str, changes: dict[str, str], *, other_model: bool) -> "Recipe":
-    from deepshare.training.recipe import load_recipe
-
-    return load_recipe(name, {**({"model.arguments": {}} if other_model else {}), **changes})

@@ -1,0 +1,180 @@
+"""`deepshare train` and `deepshare eval`."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepshare.cli.progress import Bars, Lines, duration, make_reporter
+from deepshare.cli.train import read_keys
+from deepshare.errors import RecipeError
+from deepshare.training.networks import load
+from deepshare.training.progress import EpochLine
+from deepshare.training.recipe import load_recipe
+from tests.cli.conftest import Cli
+from tests.data.layouts import write_picture
+
+SMALL = {
+    "model.arguments.width": "8",
+    "budget.gates": "20%",
+    "data.subset": "128",
+    "data.validation": "64",
+    "teacher.epochs": "1",
+    "gelu.epochs": "1",
+    "switch.epochs": "1",
+    "finetune.epochs": "1",
+}
+FLAGS = [part for key, value in SMALL.items() for part in (f"--{key}", value)]
+LINE = EpochLine("switch", 3, 7, 1.23456, 0.5, 2.0, 0.4567, "accuracy", 0.01, 12.3, {"hard_share": 3 / 7})
+
+
+def test_train_resume_and_eval(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trained = cli("train", "-r", "digits", "--out", out, *FLAGS, "--json")
+    assert trained.code == 0, trained.err
+    result = json.loads(trained.out)
+    assert result["out"] == str(out)
+    said = [line.split()[0] for line in trained.err.splitlines()]
+    assert said == ["teacher", "gelu", "switch", "finetune"]
+    assert "hard gates 100%" in trained.err.splitlines()[-1]
+
+    evaluated = json.loads(cli("eval", out, "--json").out)
+    assert evaluated["accuracy"] == result["test"]["last"]["accuracy"]
+    assert evaluated["gates"] == result["gates"]
+    assert f"on 300 images, loss {evaluated['loss']:.4f}" in cli("eval", out).out
+
+    again = cli("train", "-r", "digits", "--out", out, *FLAGS)
+    assert again.code == 2
+    assert again.err.startswith(f"deepshare: {out} is not empty")
+    resumed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume")
+    assert resumed.out == f"{out}: {result['gates']:,} gates, test accuracy {evaluated['accuracy']:.2%}\n"
+    changed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume", "--gelu.lr", "0.5")
+    assert "gelu.lr was 0.05 and is 0.5" in changed.err
+
+    taken = cli("train", "-r", "digits", "--out", tmp_path / "two", *FLAGS, "--teacher", out / "teacher")
+    assert f"teacher: taken from {out}/teacher/model.safetensors" in taken.err
+    with_other = load(tmp_path / "two")
+    assert all(torch.equal(value, load(out).state_dict()[key]) for key, value in with_other.state_dict().items())
+
+
+def test_dry_run_needs_no_folder_and_writes_none(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("train", "-r", "digits", "--dry-run").out == "digits: every phase runs\n"
+    phases = json.loads(cli("train", "-r", "digits", "--dry-run", "--json").out)["dry_run"]
+    assert phases == ["teacher", "gelu", "switch", "finetune"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_network_and_a_folder_of_pictures(cli: Cli, tmp_path: Path) -> None:
+    for place, name in enumerate(("cat", "dog", "owl")):
+        for number in range(8):
+            write_picture(tmp_path / "pictures" / name / f"{number}.png", 80 * place + number, size=(20, 16))
+    flags = [
+        "--model.arguments.width",
+        "8",
+        "--data.validation",
+        "4",
+        "--data.image_size",
+        "16",
+        "--budget.gates",
+        "20%",
+    ]
+    flags += [part for phase in ("teacher", "gelu", "switch", "finetune") for part in (f"--{phase}.batch", "4")]
+    epochs = [part for phase in ("teacher", "gelu", "switch", "finetune") for part in (f"--{phase}.epochs", "1")]
+    out = tmp_path / "run"
+    said = cli(
+        *(
+            "train",
+            "-r",
+            "digits",
+            "--model",
+            "resnet10",
+            "--data",
+            tmp_path / "pictures",
+            "--out",
+            out,
+            *flags,
+            *epochs,
+        )
+    )
+    assert said.code == 0, said.err
+    recipe = load_recipe(out / "recipe.toml")
+    assert (recipe.model.name, recipe.model.classes, recipe.model.arguments) == ("resnet10", 3, {"width": 8})
+    assert load(out)(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
+
+
+def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tmp_path / "run"
+    assert cli("train", "-r", "digits", "--out", out, *FLAGS, "--log", "tensorboard").code == 0
+    events = EventAccumulator(str(out / "tensorboard" / "finetune")).Reload()
+    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    (point,) = events.Scalars("val_accuracy")
+    assert (point.step, point.value) == (1, pytest.approx(last["val_accuracy"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-r", "digits"], ["--out"]),
+        (["-r", "digit", "--dry-run"], ["digit", "digits"]),
+        (["-r", "digits", "--dry-run", "--gelu.epoch", "3"], ["gelu.epoch", "gelu.epochs"]),
+        (["-r", "digits", "--dry-run", "--gelu.epochs", "many"], ["gelu.epochs", "many"]),
+        (["-r", "digits", "--dry-run", "--gelu.epochs"], ["--gelu.epochs", "needs a value"]),
+        (["-r", "digits", "--dry-run", "stray"], ["stray"]),
+        (["-r", "digits", "--dry-run", "--model", "resnet19"], ["resnet19", "resnet18"]),
+        (["-r", "digits", "--dry-run", "--data", "nowhere"], ["nowhere"]),
+        (["-r", "cifar100-small", "--dry-run", "--data-dir", "/nonexistent"], ["cifar-100-python"]),
+        (["-r", "digits", "--dry-run", "--precision", "8"], ["--precision"]),
+        (["-r", "digits", "--dry-run", "--weights", "/nonexistent.pt"], ["/nonexistent.pt"]),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(cli: Cli, arguments: list[str], words: list[str]) -> None:
+    said = cli("train", *arguments)
+    assert (said.out, said.code) == ("", 2)
+    assert said.err.count("\n") == 1
+    assert all(word in said.err for word in words), said.err
+
+
+def test_eval_of_what_is_no_run(cli: Cli, tmp_path: Path) -> None:
+    said = cli("eval", tmp_path)
+    assert (said.code, said.err) == (
+        2,
+        f"deepshare: {tmp_path} is no run folder (it has no recipe.toml): give the folder of a finished run\n",
+    )
+
+
+def test_keys() -> None:
+    assert read_keys(["--a.b=x=y", "--c-d", "-1"]) == {"a.b": "x=y", "c_d": "-1"}
+    with pytest.raises(RecipeError, match="needs a value"):
+        read_keys(["--a"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bars_on_a_terminal_and_lines_elsewhere() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    bars, lines = make_reporter(terminal), make_reporter(file)
+    assert isinstance(bars, Bars)
+    assert isinstance(lines, Lines)
+    for reporter in (bars, lines):
+        reporter.note("teacher: taken from x")
+        reporter.begin("switch", 7, 2)
+        reporter.step(0.5, 2.0)
+        reporter.epoch(LINE, 3725.0)
+        reporter.end()
+    figures = "loss 1.235  accuracy 50.00%  validation 45.67%  hard gates 43%"
+    assert file.getvalue() == f"teacher: taken from x\nswitch 3/7  {figures}  lr 0.01  12.3 s  left 1:02:05\n"
+    for word in ("teacher: taken from x", "switch", "3/7 loss 1.235 acc 50.0% val 45.7% hard 43% left 1:02:05"):
+        assert word in terminal.getvalue()
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0, 59.6, 3599, 86400)] == ["0:00", "1:00", "59:59", "24:00:00"]
