@@ -101,7 +101,9 @@ in the place of ReLU6, and shared by the identity plan: each ReLU call is a grou
 prototypes. *Equal* says that the outputs are the same bits in eval and in train mode, that the gates counted are the
 ReLUs of the original, that the gradients of the weights agree, and that gradients reach every alpha and beta. *Module*,
 *reused* and *function* say how many ReLU calls are modules of their own, modules called more than once, and functions.
-Seconds are for finding, planning and sharing, on one thread.
+Parameters that a library starts at zero get random values first: at an input of exactly zero a gate is open, while the
+gradient of torch's ReLU is zero, and a branch that starts silent feeds the next ReLU such zeros. Seconds are for
+finding, planning and sharing, on one thread.
 """
 
 
