@@ -47,9 +47,9 @@ def test_dry_run(name: str, real_data: Unpack, tmp_path: Path) -> None:  # noqa:
     recipe = load_recipe(name)
     smaller: dict[str, object] = {f"{phase}.batch": 2 for phase in recipe.phases}
     if recipe.data.name == "ade20k":
-        smaller["data.validation"] = 4
+        smaller |= {"data.validation": 4, "snl.batch": 2}
     told = Phases()
     where = data_dir(recipe, real_data, tmp_path)
     fit(recipe=load_recipe(name, smaller), out=tmp_path / "run", data_dir=where, dry_run=True, reporter=told)
-    assert told.seen == list(recipe.phases)
+    assert [phase for phase in told.seen if phase != "snl"] == list(recipe.phases)
     assert not (tmp_path / "run").exists()

@@ -16,6 +16,7 @@ from deepshare.sharing.convert import share
 from deepshare.sharing.gates import hard_share
 from deepshare.sharing.plan import Plan, plan
 from deepshare.training.fit import fit
+from deepshare.training.hardware import Hardware
 from deepshare.training.networks import load
 from deepshare.training.progress import Reporter
 from tests.training.conftest import Small
@@ -150,6 +151,31 @@ def test_loaders_of_the_user(small: Small, tmp_path: Path) -> None:
     trained = fit(Tiny(), recipe=recipe, data=(loader, loader, loader), out=tmp_path / "run")
     assert hard_share(trained) == 1
     assert json.loads((tmp_path / "run" / "result.json").read_text())["test"]["last"]["n"] == 96
+
+
+def test_loaders_are_shuffled_by_the_seed(small: Small, tmp_path: Path) -> None:
+    recipe, model = small(budget__gates=32), Tiny()
+    runs = []
+    for name in ("a", "b"):
+        loader = DataLoader(own_data(), batch_size=32, shuffle=True)
+        runs.append(fit(model, recipe=recipe, data=(loader, own_data(20)), out=tmp_path / name))
+        torch.rand(7)
+    assert same(*runs)
+
+
+def test_mixed_precision_and_determinism(finished: Finished, small: Small, tmp_path: Path) -> None:
+    hardware = Hardware("cpu", precision="bf16-mixed", deterministic=True)
+    trained = fit(recipe=small(), out=tmp_path / "run", hardware=hardware)
+    assert {parameter.dtype for parameter in trained.parameters()} == {torch.float32}
+    assert not same(trained, finished[1])
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.slow
+def test_compiled(finished: Finished, small: Small, tmp_path: Path) -> None:
+    trained = fit(recipe=small(), out=tmp_path / "run", hardware=Hardware("cpu", compile=True))
+    images = torch.randn(64, 1, 8, 8)
+    assert torch.allclose(trained(images), finished[1](images), atol=0.1)
 
 
 def test_start_weights_with_another_number_of_classes(small: Small, tmp_path: Path) -> None:

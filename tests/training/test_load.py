@@ -12,7 +12,7 @@ from deepshare.errors import CheckpointError, PlanError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.training.evaluate import evaluate
-from deepshare.training.networks import GELU, load
+from deepshare.training.networks import load
 from deepshare.training.recipe import load_recipe
 
 Finished = tuple[Path, nn.Module]
@@ -74,7 +74,7 @@ def test_the_result_is_that_of_the_test_images(finished: Finished) -> None:
 
 def test_the_teacher_is_a_run_of_its_own(finished: Finished) -> None:
     teacher = load(finished[0] / "teacher")
-    assert sum(isinstance(module, GELU) for module in teacher.modules()) == 8
+    assert sum(isinstance(module, nn.GELU) for module in teacher.modules()) == 8
     assert load_recipe(finished[0] / "teacher" / "recipe.toml") == load_recipe(finished[0] / "recipe.toml")
 
 

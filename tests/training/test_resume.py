@@ -1,5 +1,6 @@
 """Runs that are interrupted, by kill -9 or anywhere in the writing of a file, end as if they had not been."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import torch
 from deepshare.errors import CheckpointError
 from deepshare.training.fit import fit
 from deepshare.training.loop import Setting, Trained, Work, train_epoch
+from deepshare.training.state import State
 from tests.training.conftest import small_recipe
 
 PHASES = ("teacher", "gelu", "switch", "finetune")
@@ -125,6 +127,30 @@ def test_interrupted_at_any_write(
         patch.setattr(os, "replace", failing)
         with pytest.raises(PowerCut):
             train(tmp_path / "run", 1)
+    train(tmp_path / "run", 1)
+    assert_same(tmp_path / "run", uninterrupted)
+
+
+def test_a_full_disk_stops_the_run_which_can_be_resumed(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = 0
+    fsync = os.fsync
+
+    def full(file: int) -> None:
+        nonlocal written
+        written += 1
+        if written == 15:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(
+            CheckpointError, match=r"cannot be written \(No space left on device\).*make room and resume"
+        ):
+            train(tmp_path / "run", 1)
+    assert State.load(tmp_path / "run" / "state.pt").phase == "switch"
     train(tmp_path / "run", 1)
     assert_same(tmp_path / "run", uninterrupted)
 

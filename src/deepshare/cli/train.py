@@ -27,7 +27,7 @@ def train(
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     devices: int = 1,
     num_nodes: int = 1,
-    precision: Literal["32-true", "bf16-mixed", "bf16-true", "64-true"] = "32-true",
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
     compile: Flag = False,
     deterministic: Flag = False,
     log: Literal["tensorboard"] | None = None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,14 @@ def measure(
     model: nn.Module, source: Source, *, batch: int, transform: Transform | None = None, limit: int | None = None
 ) -> Result:
     """Evaluate a network on a set, or on its first so many batches."""
-    device = next(model.parameters(), torch.empty(0)).device
-    feed = batches(source, batch, augment=transform, device=device)
+    like = next(model.parameters(), torch.empty(0))
+    feed = batches(source, batch, augment=transform, device=like.device)
+    cast = ((images.to(like.dtype), labels) for images, labels in islice(feed, limit))
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            return _count(model, _first(feed, limit), len(source.classes), source.ignore)
+            return _count(model, cast, len(source.classes), source.ignore)
     finally:
         model.train(training)
 
@@ -98,10 +100,6 @@ def _mean_iou(table: Tensor) -> float:
     union = table.sum(0) + table.sum(1) - table.diagonal()
     occurs = union > 0
     return float((table.diagonal()[occurs].double() / union[occurs]).mean()) if occurs.any() else 0.0
-
-
-def _first(feed: Iterable[tuple[Tensor, Tensor]], limit: int | None) -> Iterable[tuple[Tensor, Tensor]]:
-    return (batch for _, batch in zip(range(limit), feed, strict=False)) if limit is not None else feed
 
 
 def _outputs(model: nn.Module, data: "Dataset[Any] | DataLoader[Any]") -> int:

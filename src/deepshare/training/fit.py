@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepshare.data import check_classes
+from deepshare.data import UserLoader, check_classes
 from deepshare.data.seeds import seed_of
-from deepshare.errors import CheckpointError, PlanMismatchError, RecipeError, UnsupportedModelError
+from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError, UnsupportedModelError
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.plan import Plan, plan
@@ -121,10 +121,15 @@ def _fitting(
     fabric = hardware.launch()
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
+        if hardware.deterministic:
+            stack.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+            torch.use_deterministic_algorithms(True)
         if dry_run:
             out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
         _check_batches(recipe, fabric.world_size)
         feed = make_feed(data, recipe, data_dir, download=download)
+        if fabric.world_size > 1 and isinstance(feed.train_set, UserLoader):
+            raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
         told = reporter if reporter and fabric.is_global_zero else Reporter()
         setting = Setting(recipe, fabric, feed, told, hardware.compile, dry_run)
         yield _Fitting(setting, Path(out), model, asdict(hardware))

@@ -4,11 +4,10 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from lightning_fabric import Fabric
 from torch.distributed import is_torchelastic_launched
 
-Precision = Literal["32-true", "bf16-mixed", "bf16-true", "64-true"]
+Precision = Literal["32-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,4 @@ class Hardware:
             strategy="ddp" if devices * nodes > 1 else "auto",
         )
         fabric.launch()
-        if self.deterministic:
-            torch.use_deterministic_algorithms(True)
-            torch.backends.cudnn.benchmark = False
         return fabric

@@ -84,6 +84,7 @@ def train_epoch(setting: Setting, work: Work, epoch: int) -> Trained:
     Raises:
         RecipeError: The loss is no longer a number.
     """
+    torch.manual_seed(seed_of(work.seed, epoch))  # the order of a DataLoader of the user
     feed = setting.feed.train(work.phase.batch, work.seed, epoch, setting.fabric)
     steps = len(feed)
     sums, lr = _Sums(setting.fabric), work.phase.lr
