@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from deepshare import zoo
+from deepshare.data import ImageSet
 from deepshare.data import load as load_data
 from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import hard_share
 from deepshare.sharing.plan import Plan, plan
+from deepshare.training.evaluate import evaluate
 from deepshare.training.fit import fit
 from deepshare.training.hardware import Hardware
 from deepshare.training.networks import load
@@ -243,3 +245,39 @@ def test_the_validation_images_are_not_trained_on() -> None:
     assert isinstance(held, Tensor)
     distinct = {image.numpy().tobytes() for image in train} & {image.numpy().tobytes() for image in held}
     assert not distinct
+
+
+class Segmenter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.act, self.head = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.act(self.features(x)))
+
+
+def scenes(count: int) -> ImageSet:
+    """The class of a pixel is its brightness; the first row is to be ignored."""
+    generator = torch.Generator().manual_seed(count)
+    masks = torch.randint(0, 4, (count, 3, 3), generator=generator).repeat_interleave(4, 1).repeat_interleave(4, 2)
+    images = (80 * masks)[:, None].expand(-1, 3, -1, -1).to(torch.uint8)
+    masks[:, 0] = 255
+    grey = (0.5, 0.5, 0.5)
+    return ImageSet("scenes", images.contiguous(), masks.to(torch.uint8), tuple("abcd"), grey, grey, ignore=255)
+
+
+def test_segmentation_has_no_teacher_and_is_judged_by_miou(small: Small, tmp_path: Path) -> None:
+    told = Notes()
+    phases = {f"{name}__epochs": 4 for name in ("gelu", "switch", "finetune")}
+    recipe = small(
+        **phases, model__classes=4, distillation__weight=0, data__image_size=12, data__augmentation__crop_padding=0
+    )
+    data = (scenes(256), scenes(16), scenes(16))
+    trained = fit(Segmenter(), recipe=recipe, data=data, out=tmp_path / "run", reporter=told)
+    assert [name for name, _, _ in told.phases] == ["gelu", "switch", "finetune"]
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    result = evaluate(trained, data[2], image_size=12)
+    assert result.miou is not None
+    assert 0.2 < result.miou < 1  # chance is 1 in 7
+    assert 0.2 < last["val_miou"] < 1
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["test"]["last"]["miou"] == result.miou
