@@ -163,6 +163,8 @@ def main() -> None:
         print(json.dumps({"batch": batch, "threads": chosen.threads, "gates": GATES, "rows": result}, indent=2))
     else:
         show(rows)
+    if not all(row.holds for row in rows):
+        raise SystemExit("a ratio is over its limit")
 
 
 if __name__ == "__main__":

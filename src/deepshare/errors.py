@@ -6,6 +6,11 @@ Each message is one line that names the thing and the cure. The command line pri
 from collections.abc import Sequence
 
 
+def reason(error: BaseException) -> str:
+    """The first line of what another library says, to be quoted in a line of ours."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 class DeepShareError(Exception):
     """The root of all errors that a user can cause."""
 

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +65,10 @@ def test_a_wrong_input_size_is_refused(cli: Cli, size: str) -> None:
     assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
     assert "size" in said.err
     assert size in said.err
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m deepshare inspect resnet18 | head -1"
+    said = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("site")
+    assert said.stderr == ""

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,8 +104,13 @@ def test_a_budget_is_a_count_or_a_share(given_: int | str, gates: int) -> None:
     assert parse(given_, 122_880) == gates
 
 
+def test_a_number_of_numpy_is_a_count() -> None:
+    assert parse(np.int64(6000), 122_880) == 6000  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    "given_", [0, -5, "0%", "-3%", "many", "nan", "nan%", "inf%", "", "1e400%", 1.5, True, None, 122_881, "101%"]
+    "given_",
+    [0, -5, "0%", "-3%", "x", "nan", "nan%", "inf%", "", "1e400%", "1,2%", 1.5, True, None, 122_881, "101%"],
 )
 def test_a_budget_that_is_none(given_: object) -> None:
     with pytest.raises(BudgetError) as caught:

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 import deepshare
 from deepshare import Plan, count_gates, find_sites, share, zoo
-from deepshare.errors import PlanMismatchError, UnsupportedModelError
+from deepshare.errors import DeepShareError, PlanMismatchError, UnsupportedModelError
 from deepshare.sharing.convert import relu6_to_relu, replace_sites
 from deepshare.sharing.gates import SharedReLU
 from deepshare.sharing.plan import Group
@@ -58,6 +60,50 @@ class Rereads(nn.Module):
         return self.last(z + 0.1) - x
 
 
+class ReturnsBoth(nn.Module):
+    """An in-place ReLU whose input is returned beside its output, so that only the caller reads it again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        self.act(y)
+        return y
+
+
+class Doubles(nn.ReLU):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+class Subclass(nn.Module):
+    """A ReLU that does more than ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.act = Doubles()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.conv(x))
+
+
+class Features(nn.Module):
+    """A map of one position, followed by features of as many channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 16)
+        self.fc = nn.Linear(4, 4)
+        self.acts = nn.ModuleList([nn.ReLU(), nn.ReLU()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.acts[1](self.fc(self.acts[0](self.conv(x)).flatten(1)))
+
+
 class Callers(nn.Module):
     """One ReLU object that two blocks hold."""
 
@@ -71,7 +117,9 @@ class Callers(nn.Module):
         return self.two(self.one(x) - 1)
 
 
-@pytest.mark.parametrize("build", [Functional, Rereads, Callers, lambda: zoo.resnet18(width=4)])
+@pytest.mark.parametrize(
+    "build", [Functional, Rereads, Callers, ReturnsBoth, Subclass, Features, lambda: zoo.resnet18(width=4)]
+)
 @pytest.mark.parametrize("training", [False, True])
 def test_the_identity_plan_changes_nothing(build: type[nn.Module], training: bool) -> None:
     model = build().train(training)
@@ -84,7 +132,7 @@ def test_the_identity_plan_changes_nothing(build: type[nn.Module], training: boo
     assert shared.training == training
 
 
-@pytest.mark.parametrize("build", [Functional, Rereads, Callers])
+@pytest.mark.parametrize("build", [Functional, Rereads, Callers, ReturnsBoth, Subclass, Features])
 def test_the_identity_plan_keeps_every_gradient(build: type[nn.Module]) -> None:
     model = build()
     shared = share(model, identity(model))
@@ -233,6 +281,59 @@ def test_all_problems_come_at_once_with_their_cures() -> None:
     assert problems[0].startswith("mode: its forward reads self.training")
     assert problems[1].startswith("repeated: it runs 2 times")
     assert pickle.loads(pickle.dumps(caught.value)).problems == problems
+
+
+class Quiet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.conv(x)
+        return F.relu(x)
+
+
+class Chance(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x) * (2 if random.random() < 0.5 else 1)
+
+
+def replaced_forward() -> nn.Module:
+    model = Functional()
+    vars(model)["forward"] = lambda x: F.relu(x) * 7
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [(Quiet, "no_grad"), (Chance, "random numbers"), (replaced_forward, "replaced on the object")],
+)
+def test_what_tracing_would_get_wrong_is_refused(build: Callable[[], nn.Module], said: str) -> None:
+    model = build()
+    with pytest.raises(UnsupportedModelError, match=said):
+        share(model, identity(model))
+
+
+def test_a_model_that_keeps_an_activation_is_told_the_cure() -> None:
+    model = Functional()
+    plan = identity(model)
+    vars(model)["kept"] = model(torch.randn(2, *SIZE))
+    with pytest.raises(UnsupportedModelError, match="Functional cannot be copied"):
+        share(model, plan)
+
+
+def test_features_follow_a_map_of_one_position() -> None:
+    model = Features()
+    plan = deepshare.plan(model, SIZE, 2)
+    assert [len(group.sites) for group in plan.groups] == [2]
+    assert share(model, plan)(torch.randn(5, *SIZE)).shape == (5, 4)
+
+
+def test_an_unknown_start_is_refused() -> None:
+    model = Functional()
+    with pytest.raises(DeepShareError, match="identity or uniform"):
+        share(model, identity(model), start="unifrom")  # type: ignore[arg-type]
 
 
 def test_a_module_in_a_list_is_swapped() -> None:

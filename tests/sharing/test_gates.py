@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.errors import DeepShareError
+from deepshare.errors import DeepShareError, UnsupportedModelError
 from deepshare.sharing import activation
 from deepshare.sharing.convert import Overwrite
 from deepshare.sharing.gates import GateCell, SharedReLU, hard_share, prototype_of, set_progress, set_sharpness
@@ -194,12 +194,22 @@ def test_start_values() -> None:
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("shape", [(3, 7), (3, 7, 4), (3, 7, 4, 5), (2, 7, 2, 3, 4)])
-def test_any_number_of_map_dimensions(shape: tuple[int, ...], progress: float) -> None:
+def test_features_are_maps_of_one_position(progress: float) -> None:
     (act,) = group(1, 7, 3, progress)
-    x = torch.randn(shape)
-    flat = x.flatten(2) if x.dim() > 2 else x[:, :, None]
-    torch.testing.assert_close(act(x), act(flat[..., None]).view(shape))
+    x = torch.randn(3, 7)
+    torch.testing.assert_close(act(x), act(x[..., None, None]).view(3, 7))
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 4, 4), (7, 7, 4), (3, 6, 4, 4), (3, 6), (2, 7, 2, 3, 4)])
+def test_an_input_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"site of 7 channels got an input of shape"):
+        SharedReLU(7, 3)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("prototypes", [0, 5, -1])
+def test_prototypes_are_some_of_the_channels(prototypes: int) -> None:
+    with pytest.raises(UnsupportedModelError, match="of 4 channels"):
+        SharedReLU(4, prototypes)
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])

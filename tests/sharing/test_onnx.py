@@ -11,7 +11,7 @@ from torch import nn
 import deepshare
 from deepshare import Plan, export_onnx, share, zoo
 from deepshare.errors import ExportError
-from deepshare.sharing.gates import SharedReLU
+from deepshare.sharing.gates import SharedReLU, set_progress
 from deepshare.sharing.onnx import count_comparisons
 
 SIZE = (3, 16, 16)
@@ -59,6 +59,15 @@ def test_onnxruntime_agrees_wherever_no_gate_is_near_zero(
     assert far.any()
     error = (torch.from_numpy(np.asarray(logits)) - expected)[far].abs().max() / expected[far].abs().max()
     assert error <= 1e-4
+
+
+def test_soft_gates_are_not_exported(tmp_path: Path) -> None:
+    model = zoo.resnet18(width=4, depth=10)
+    shared = share(model, deepshare.plan(model, SIZE, "20%"))
+    set_progress(shared, 0.5)
+    with pytest.raises(ExportError, match="set_progress"):
+        export_onnx(shared, tmp_path / "soft.onnx", SIZE)
+    assert not list(tmp_path.iterdir())
 
 
 def test_it_is_one_file(plan_and_file: tuple[Plan, nn.Module, Path]) -> None:

@@ -124,7 +124,12 @@ def edited(plan: Plan, *path: str | int, value: Any) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("version",), 2, "version 2"),
+        (("version",), 2, "version 2 .*update deepshare"),
+        (("version",), "1", "version is '1'"),
+        (("version",), None, "version is None"),
+        (("groups", 0, "sites", 0, "kind"), "nonsense", "reached as 'nonsense'"),
+        (("budget",), 10**12, "edited by hand"),
+        (("input_size",), [], "input size"),
         (("format",), "something", "not a plan"),
         (("groups", 0, "prototypes"), 17, "17 prototypes"),
         (("groups", 0, "prototypes"), 0, "prototypes is 0"),
@@ -155,6 +160,17 @@ def test_a_truncated_file_is_refused(plan: Plan, tmp_path: Path, cut: int) -> No
     file.write_text(plan.to_json()[:cut].rstrip())
     with pytest.raises(PlanError, match=str(file)):
         Plan.load(file)
+
+
+@pytest.mark.parametrize("text", ["1" * 5_000, "[" * 100_000])
+def test_json_that_python_refuses_is_one_line(text: str) -> None:
+    with pytest.raises(PlanError, match="no valid JSON"):
+        Plan.from_json(text)
+
+
+def test_a_network_of_relu6_is_told_the_cure() -> None:
+    with pytest.raises(UnsupportedModelError, match="relu6_to_relu"):
+        deepshare.plan(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU6()), SIZE, 10)
 
 
 def test_a_file_that_is_not_text_or_not_there(tmp_path: Path) -> None:

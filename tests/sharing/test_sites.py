@@ -1,5 +1,7 @@
 """Sites are found by running, however a network calls its ReLUs."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,6 +31,11 @@ class Mixed(nn.Module):
         x = torch.relu(F.relu(x - 1) - 1)
         x = (x - 1).relu().mean((2, 3))
         return F.relu_(self.bounded(self.head(x)))
+
+
+class Larger(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.max(x, x + 1)
 
 
 def test_every_kind_of_call_in_order() -> None:
@@ -61,6 +68,7 @@ def test_what_else_compares() -> None:
         (nn.AdaptiveMaxPool2d(1), "adaptive_max_pool2d", 3 * 63),
         (nn.MaxPool2d((3, 2), 2), "max_pool2d", 5 * 3 * 3 * 4),
         (nn.Hardtanh(0.0, 3.0), "hardtanh", 2 * 3 * 64),
+        (Larger(), "max", 3 * 64),
     ],
 )
 def test_comparisons_of_other_layers(layer: nn.Module, what: str, comparisons: int) -> None:
@@ -122,6 +130,48 @@ def test_a_wrong_input_size_is_one_line(size: tuple[int, ...]) -> None:
 def test_channels_that_do_not_fit_name_the_size() -> None:
     with pytest.raises(UnsupportedModelError, match="Mixed does not run on an input of size 1x8x8"):
         find_sites(Mixed(), (1, 8, 8))
+
+
+def test_a_plain_tensor_of_a_model_is_no_obstacle() -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = torch.zeros(3, 1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(x - self.mean)
+
+    assert len(find_sites(Shifted(), (3, 4, 4))) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cure"),
+    [
+        (torch.jit.script, "the module that it was made from"),
+        (torch.compile, "the module that it was made from"),
+        (lambda model: model.append(nn.LazyConv2d(4, 1)), "run it once"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_cannot_be_copied_is_told_its_own_cure(spoil: Callable[[nn.Sequential], nn.Module], cure: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=cure):
+        find_sites(spoil(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())), (3, 8, 8))
+
+
+def test_a_forward_that_depends_on_values_is_told_so() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(x) if x.mean() > 0 else x
+
+    with pytest.raises(UnsupportedModelError, match="not on values"):
+        find_sites(Branch(), (3, 4, 4))
+
+
+def test_hooks_of_a_relu_are_not_lost_silently() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
+    model[1].register_forward_hook(lambda module, args, output: output * 2)
+    with pytest.raises(UnsupportedModelError, match="1: it has forward hooks"):
+        find_sites(model, (3, 8, 8))
 
 
 def test_relu_on_tokens_is_refused_by_name() -> None:

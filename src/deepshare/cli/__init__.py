@@ -4,6 +4,7 @@ A verb is a function with a Google docstring; `app.command(...)` below makes it 
 imports torch, inside the function: `--help` must answer at once.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -41,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; what the user can mend becomes one line on stderr and exit code 2."""
     try:
         app(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (CycloptsError, DeepShareError) as error:
         print(f"deepshare: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

@@ -1,6 +1,7 @@
 """Split a budget of gates over groups, in whole prototype channels."""
 
 import math
+import operator
 from collections.abc import Sequence
 
 from deepshare.errors import BudgetError
@@ -13,15 +14,18 @@ def parse(budget: int | str, neurons: int) -> int:
         BudgetError: It is neither, or not between 1 and the number of ReLUs.
     """
     if isinstance(budget, str):
-        text = budget.strip().replace(",", "").replace("_", "")
+        text = budget.strip()
         try:
-            gates = math.floor(float(text[:-1]) * neurons / 100 + 1e-9) if text.endswith("%") else int(text)
+            if text.endswith("%"):
+                gates = math.floor(float(text[:-1]) * neurons / 100 + 1e-9)
+            else:
+                gates = int(text.replace(",", "").replace("_", ""))
         except (ValueError, OverflowError):
             raise BudgetError(
                 f"budget {budget!r} is not a number: give a count such as 6000 or a share such as 1.2%"
             ) from None
-    elif isinstance(budget, int) and not isinstance(budget, bool):
-        gates = budget
+    elif hasattr(budget, "__index__") and not isinstance(budget, bool):
+        gates = operator.index(budget)
     else:
         raise BudgetError(f"budget {budget!r} is no whole number: give a count such as 6000 or a share such as '1.2%'")
     if gates < 1:

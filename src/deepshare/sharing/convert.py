@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from deepshare.errors import UnsupportedModelError
+from deepshare.errors import DeepShareError, UnsupportedModelError
 from deepshare.sharing.gates import GateCell, SharedReLU
-from deepshare.sharing.observe import observe
+from deepshare.sharing.observe import copy_of, like, observe
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import Place, Site, Sites, find_sites
 from deepshare.sharing.trace import rewrite
@@ -40,6 +40,8 @@ def share(
         PlanMismatchError: The plan was made for another model.
         UnsupportedModelError: A ReLU call cannot be replaced; all such calls are named, each with its cure.
     """
+    if start not in ("identity", "uniform"):
+        raise DeepShareError(f"start {start!r} is unknown: give identity or uniform")
     sites = find_sites(model, plan.input_size)
     plan.check(sites)
     made = {site.name: module for site, module in _activations(plan)}
@@ -76,7 +78,7 @@ def replace_sites(model: nn.Module, sites: Sites, make: Make) -> nn.Module:
     Raises:
         UnsupportedModelError: A call cannot be replaced; all such calls are named, each with its cure.
     """
-    result = copy.deepcopy(model)
+    result = copy_of(model)
     modules = {place.site.name: make(place.site) for place in sites.places}
     _match(modules.values(), model)
     for place in sites.places:
@@ -92,9 +94,8 @@ def replace_sites(model: nn.Module, sites: Sites, make: Make) -> nn.Module:
 
 def _match(modules: Iterable[nn.Module], model: nn.Module) -> None:
     """Put new modules into the mode, on the device and in the number format of the model."""
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     for module in modules:
-        module.train(model.training).to(like.device, like.dtype)
+        module.train(model.training).to(like(model))
 
 
 def _trace(model: nn.Module, places: Sequence[Place], modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -163,6 +164,8 @@ def count_gates(model: nn.Module, input_size: Sequence[int]) -> int:
 
 def relu6_to_relu(model: nn.Module) -> nn.Module:
     """Make a copy of a model with nn.ReLU in the place of every nn.ReLU6, which costs two comparisons a neuron."""
+    if isinstance(model, nn.ReLU6):
+        return nn.ReLU(inplace=model.inplace)
     result = copy.deepcopy(model)
     for path, module in list(result.named_modules(remove_duplicate=False)):
         if isinstance(module, nn.ReLU6):

@@ -55,6 +55,8 @@ class GateCell:
                 f"the site at position {position} of a group ran without its leader: "
                 "run the model as a whole, or plan again with layer_sharing=False"
             )
+        if gates.shape[2:].numel() == x.shape[2:].numel() == 1:
+            gates = gates.reshape(*gates.shape[:2], *x.shape[2:])  # (N, C) follows a 1x1 map, or the other way round
         if gates.shape[0] != x.shape[0] or gates.shape[2:] != x.shape[2:]:
             raise UnsupportedModelError(
                 f"the site at position {position} of a group has input {tuple(x.shape)} but its leader has gates "
@@ -119,6 +121,10 @@ class SharedReLU(nn.Module):
         sharpness: float = 1.0,
     ) -> None:
         super().__init__()
+        if not 1 <= prototypes <= channels:
+            raise UnsupportedModelError(
+                f"{prototypes} prototypes of {channels} channels: give between 1 and {channels}"
+            )
         self.channels, self.prototypes, self.mapping = channels, prototypes, mapping
         self.position, self.sharpness = position, sharpness
         self.cell = GateCell() if cell is None else cell
@@ -132,7 +138,12 @@ class SharedReLU(nn.Module):
         self.set_progress(1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the gates of the group to x of shape (N, C) or (N, C, ...)."""
+        """Apply the gates of the group to x of shape (N, C) or (N, C, H, W)."""
+        if x.dim() not in (2, 4) or x.shape[1] != self.channels:
+            raise UnsupportedModelError(
+                f"a site of {self.channels} channels got an input of shape {tuple(x.shape)}: "
+                "give (N, C, H, W) or (N, C), with the batch first"
+            )
         gates = self._gates(x)
         # Where both kinds travel, the soft gates come first and the hard ones after them.
         index = self.choice if gates.shape[1] > self.prototypes else self.pi

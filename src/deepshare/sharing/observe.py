@@ -15,10 +15,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from deepshare.errors import UnsupportedModelError
+from deepshare.errors import UnsupportedModelError, reason
 
 # A batch of two tells the batch dimension from a map of height one.
 BATCH = 2
@@ -46,6 +47,10 @@ _PER_ELEMENT = {
     "clamp_max": 1,
     "maximum": 1,
     "minimum": 1,
+    "sign": 1,
+    "abs": 1,
+    "hardshrink": 2,
+    "softshrink": 2,
     **dict.fromkeys(("ge", "gt", "le", "lt", "__ge__", "__gt__", "__le__", "__lt__"), 1),
 }
 _REDUCTIONS = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
@@ -96,28 +101,40 @@ def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
     Raises:
         UnsupportedModelError: The model does not run on this input size.
     """
-    ghost = meta_copy(model).eval()
-    dtype = next((p.dtype for p in ghost.parameters() if p.is_floating_point()), torch.float32)
-    recorder = _Recorder(ghost)
     size = check_input_size(input_size)
+    name = type(model).__name__
+    if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
+        raise UnsupportedModelError(f"{name} is compiled already: give the module that it was made from")
+    ghost = meta_copy(model).eval()
+    recorder = _Recorder(ghost)
     try:
         with torch.no_grad(), torch.device("meta"), recorder:
-            ghost(torch.empty(BATCH, *size, dtype=dtype, device="meta"))
+            result = ghost(torch.empty(BATCH, *size, dtype=like(ghost).dtype))
     except UnsupportedModelError:
         raise
     except Exception as error:
         shape = "x".join(map(str, size))
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UnsupportedModelError(
-            f"{type(model).__name__} does not run on an input of size {shape} ({reason}): "
-            "give the input size that the network was built for"
+            f"{name} does not run on an input of size {shape} ({reason(error)}): {_cure(error)}"
         ) from error
+    recorder.note_rereads(result)
     return recorder.observation()
+
+
+def like(model: nn.Module) -> Tensor:
+    """A tensor on the device and in the number format of the model's weights."""
+    return next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+
+
+def _cure(error: Exception) -> str:
+    if "meta tensor" in str(error).lower() or isinstance(error, NotImplementedError):
+        return "its forward may depend on shapes but not on values"
+    return "give the input size that the network was built for"
 
 
 def check_input_size(input_size: Sequence[int]) -> tuple[int, ...]:
     """The input size as a tuple of positive whole numbers, without the batch."""
-    size = tuple(input_size)
+    size = tuple(input_size) if isinstance(input_size, Sequence) else (input_size,)
     if not 1 <= len(size) <= 3 or not all(isinstance(n, int) and n > 0 for n in size):
         raise UnsupportedModelError(
             f"input size {size} is not one of (channels, height, width) or (features,): "
@@ -129,10 +146,32 @@ def check_input_size(input_size: Sequence[int]) -> tuple[int, ...]:
 def meta_copy(model: nn.Module) -> nn.Module:
     """A copy of the model on the meta device, made without copying a single weight."""
     memo: dict[int, Any] = {}
-    for tensor in chain(model.parameters(), model.buffers()):
+    loose = (value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor))
+    for tensor in chain(model.parameters(), model.buffers(), loose):
+        if is_lazy(tensor):
+            raise UnsupportedModelError(f"{type(model).__name__} has lazy layers: run it once first")
         ghost = tensor.detach().to("meta")
         memo[id(tensor)] = nn.Parameter(ghost, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else ghost
-    return copy.deepcopy(model, memo)
+    return copy_of(model, memo)
+
+
+def copy_of(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """A deep copy.
+
+    Raises:
+        UnsupportedModelError: The model keeps something that cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be copied ({reason(error)}): delete what it keeps of an earlier run"
+        ) from error
+
+
+def is_plain_relu(module: nn.Module) -> bool:
+    """Whether a module does what nn.ReLU does and no more; a subclass may."""
+    return isinstance(module, nn.ReLU) and type(module).forward is nn.ReLU.forward
 
 
 class _Recorder(TorchFunctionMode):
@@ -172,7 +211,7 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if self.rewritten and name not in _LOOKS_ONLY:
-            self._note_rereads(args, kwargs)
+            self.note_rereads((args, kwargs))
         if func in RELU_FUNCTIONS:
             return self._relu(func, *args, **kwargs)
         result = func(*args, **kwargs)
@@ -186,7 +225,7 @@ class _Recorder(TorchFunctionMode):
         return self.names[self.stack[-1]]
 
     def _relu(self, func: Any, x: Tensor, inplace: bool = False) -> Tensor:
-        inside = bool(self.stack) and isinstance(self.stack[-1], nn.ReLU)
+        inside = is_plain_relu(self.stack[-1])
         relu = self._caller() if inside else None
         callers = self.stack[:-1] if inside else self.stack
         if x.shape[0] != BATCH:
@@ -200,8 +239,9 @@ class _Recorder(TorchFunctionMode):
         self.calls.append((self.names[callers[-1]] if callers else "", relu, tuple(x.shape[1:])))
         return torch.empty_like(x)
 
-    def _note_rereads(self, args: Any, kwargs: Any) -> None:
-        for leaf in tree_leaves((args, kwargs)):
+    def note_rereads(self, values: Any) -> None:
+        """Note which of the tensors in some values a ReLU has written over."""
+        for leaf in tree_leaves(values):
             if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
                 seen = self.rewritten.get(leaf.untyped_storage()._cdata)
                 if seen is not None:
@@ -234,6 +274,8 @@ def _comparisons(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], resul
     elif name == "clamp":
         bounds = [*args[1:3], kwargs.get("min"), kwargs.get("max")]
         yield sum(bound is not None for bound in bounds) * out.numel()
+    elif name in _REDUCTIONS and any(isinstance(other, Tensor) for other in args[1:2]):
+        yield out.numel()
     elif name.startswith("max_pool"):
         kernel = kwargs.get("kernel_size", args[1] if len(args) > 1 else 1)
         window = math.prod(kernel) if isinstance(kernel, Sequence) else int(kernel) ** (source.dim() - 2)

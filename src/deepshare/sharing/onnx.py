@@ -1,5 +1,6 @@
 """Export to ONNX, with the gates counted in what was written."""
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import nn
 
-from deepshare.errors import ExportError
+from deepshare.errors import ExportError, reason
 from deepshare.files import write_atomically
 from deepshare.sharing.convert import count_gates
-from deepshare.sharing.observe import BATCH, check_input_size
+from deepshare.sharing.gates import hard_share
+from deepshare.sharing.observe import BATCH, check_input_size, like
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -37,11 +39,16 @@ def export_onnx(model: nn.Module, path: str | Path, input_size: Sequence[int]) -
     """
     path = Path(path)
     _check_writable(path)
+    if hard_share(model) < 1:
+        raise ExportError("some gates are soft still, as in training: call set_progress(model, 1) first")
     gates = count_gates(model, input_size)
     proto = _export(model, input_size)
     found = _count(proto)
     if found != gates:
-        raise ExportError(f"the exported graph compares {found:,} times for one image and the model {gates:,} times")
+        raise ExportError(
+            f"the exported graph compares {found:,} times for one image and the gates are {gates:,}: "
+            "take other comparisons, such as torch.where(x > 0.5, ...), out of the model"
+        )
     try:
         write_atomically(path, proto.SerializeToString())
     except OSError as error:
@@ -65,14 +72,12 @@ def _export(model: nn.Module, input_size: Sequence[int]) -> "ModelProto":
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ExportError("ONNX export needs two more packages: pip install 'deepshare[onnx]'") from error
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    example = torch.zeros(BATCH, *check_input_size(input_size), device=like.device, dtype=like.dtype)
-    training = model.training
+    example = torch.zeros(BATCH, *check_input_size(input_size)).to(like(model))
     try:
         with torch.no_grad(), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                model.eval(),
+                copy.deepcopy(model).eval(),
                 (example,),
                 input_names=["images"],
                 output_names=["logits"],
@@ -81,11 +86,8 @@ def _export(model: nn.Module, input_size: Sequence[int]) -> "ModelProto":
                 verbose=False,
             )
     except Exception as error:
-        cause = error.__cause__ or error
-        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
-        raise ExportError(f"{type(model).__name__} could not be exported: {reason}") from error
-    finally:
-        model.train(training)
+        cause = reason(error.__cause__ or error)
+        raise ExportError(f"{type(model).__name__} could not be exported ({cause}): see torch.export") from error
     return cast("torch.onnx.ONNXProgram", program).model_proto
 
 

@@ -27,9 +27,9 @@ class Group:
 
     def __post_init__(self) -> None:
         if not self.sites:
-            raise PlanError("a group has no site")
+            raise PlanError("a group has no site: make the plan anew")
         if {site.shape for site in self.sites} != {self.leader.shape}:
-            raise PlanError(f"the group led by {self.leader.name} has sites of unequal shape, which cannot share gates")
+            raise PlanError(f"the group led by {self.leader.name} has sites of unequal shape: make the plan anew")
         if not 1 <= self.prototypes <= self.leader.channels:
             raise PlanError(
                 f"the group led by {self.leader.name} has {self.prototypes} prototypes: "
@@ -76,7 +76,7 @@ class Plan:
         names = [site.name for site in self.sites]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise PlanError(f"the plan names {', '.join(twice)} more than once")
+            raise PlanError(f"the plan names {', '.join(twice)} more than once: make the plan anew")
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -181,7 +181,9 @@ def plan(
     """
     sites = find_sites(model, input_size)
     if not sites:
-        raise UnsupportedModelError(f"{type(model).__name__} calls no ReLU: there is no gate to share")
+        bounded = any(other.what == "relu6" for other in sites.others)
+        cure = "turn its ReLU6 into ReLU first, with relu6_to_relu or --relu6-to-relu" if bounded else "give another"
+        raise UnsupportedModelError(f"{type(model).__name__} calls no ReLU, so there is no gate to share: {cure}")
     runs = group_sites(sites, max_group=max_group if layer_sharing else 1, per_block=per_block)
     shares = _weights(runs, weights)
     gates = budgets.parse(budget, sites.neurons)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from deepshare.errors import PlanError
+from deepshare.errors import PlanError, reason
 from deepshare.files import write_atomically
-from deepshare.sharing.sites import Site
+from deepshare.sharing.sites import Kind, Site
 
 if TYPE_CHECKING:
     from deepshare.sharing.plan import Plan
@@ -29,23 +29,25 @@ def parse(text: str) -> Plan:
     from deepshare.sharing.plan import Group, Plan
 
     content = _object(text)
-    version = content.get("version")
-    if version != VERSION:
-        raise PlanError(f"the plan is of version {version} and this is for version {VERSION}: update deepshare")
+    _expect(content, {"version": int})
+    if content["version"] > VERSION:
+        raise PlanError(f"it is of version {content['version']} and this reads version {VERSION}: update deepshare")
     _expect(content, {"input_size": list, "budget": int, "groups": list, "mapping": str, "affine": bool, "gates": int})
     for group in content["groups"]:
         _expect(group, {"prototypes": int, "sites": list})
         for site in group["sites"]:
-            _expect(site, {field.name: _SITE_TYPES[field.name] for field in fields(Site)})
+            _expect(site, _SITE_TYPES)
+            if site["kind"] not in get_args(Kind):
+                raise PlanError(f"{site['name']} is reached as {site['kind']!r}: make the plan anew")
     groups = tuple(
         Group(group["prototypes"], tuple(Site(**{name: site[name] for name in _SITE_TYPES}) for site in group["sites"]))
         for group in content["groups"]
     )
     size = content["input_size"]
-    if not groups or not all(isinstance(n, int) and n > 0 for n in size):
+    if not groups or not size or not all(isinstance(n, int) and n > 0 for n in size):
         raise PlanError("the plan has no group or an impossible input size: make it anew with deepshare plan")
     plan = Plan(tuple(size), content["budget"], groups, content["mapping"], content["affine"])
-    if plan.gates != content["gates"] or plan.gates > plan.budget:
+    if plan.gates != content["gates"] or not plan.gates <= plan.budget <= plan.neurons:
         raise PlanError(
             f"the plan says {content['gates']} gates within a budget of {plan.budget}, its groups have {plan.gates}: "
             "it was edited by hand; make it anew with deepshare plan"
@@ -89,9 +91,9 @@ _SITE_TYPES: dict[str, type] = {
 def _object(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(
-            f"no valid JSON at line {error.lineno}, so it is damaged or truncated: make it anew with deepshare plan"
+            f"no valid JSON ({reason(error)}), so it is damaged or truncated: make it anew with deepshare plan"
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PlanError("not a plan: give a file that deepshare plan wrote")

@@ -149,12 +149,12 @@ def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
         [('1', (8, 32, 32))]
     """
     seen = observe(model, input_size)
-    _check(seen)
+    _check(model, seen)
     places = tuple(_places(model, seen))
     return Sites(check_input_size(input_size), places, seen.others)
 
 
-def _check(seen: Observation) -> None:
+def _check(model: nn.Module, seen: Observation) -> None:
     problems = [
         f"{call.relu or call.caller or 'the model'}: its ReLU sees an input of shape "
         f"(N, {', '.join(map(str, call.shape))}), and gates are shared across the channels of (N, C, H, W) or (N, C): "
@@ -162,6 +162,10 @@ def _check(seen: Observation) -> None:
         for call in seen.calls
         if len(call.shape) not in (1, 3)
     ]
+    for relu in dict.fromkeys(call.relu for call in seen.calls if call.relu):
+        module = model.get_submodule(relu)
+        if module._forward_hooks or module._forward_pre_hooks:
+            problems.append(f"{relu}: it has forward hooks, which would be lost with it: remove them first")
     if any(call.relu == "" for call in seen.calls):
         problems.append("the model is a ReLU and nothing else: wrap it in a network")
     if problems:

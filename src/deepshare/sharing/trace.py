@@ -4,16 +4,18 @@ The block is traced with its children as leaves, its ReLU nodes become calls of 
 takes the place of the block's forward. The block keeps its class, its attributes and its state_dict keys.
 """
 
+import random
 from collections.abc import Mapping
 from importlib import import_module
 from inspect import Signature, signature
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
 from torch import fx, nn
 
-from deepshare.errors import UnsupportedModelError
-from deepshare.sharing.observe import RELU_FUNCTIONS, Inputs
+from deepshare.errors import UnsupportedModelError, reason
+from deepshare.sharing.observe import RELU_FUNCTIONS, Inputs, is_plain_relu
 from deepshare.sharing.tracer import BlockTracer
 
 _METHODS = frozenset({"relu", "relu_"})
@@ -94,19 +96,30 @@ def rewrite(
 
 def _trace(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
     """Trace in both modes: FX bakes `self.training` in, so the two must agree."""
-    training = block.training
+    if "forward" in vars(block):
+        raise UnsupportedModelError(
+            f"{path}: its forward was replaced on the object, where tracing does not see it: define it in the class"
+        )
+    training, draws = block.training, (random.getstate(), torch.get_rng_state())
     tracers = [BlockTracer(block, inputs) for _ in range(2)]
     try:
         for tracer, mode in zip(tracers, (True, False), strict=True):
             block.training = mode
             tracer.trace(block)
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UnsupportedModelError(
-            f"{path}: its forward cannot be traced ({reason}): give each ReLU call an nn.ReLU module of its own"
+            f"{path}: its forward cannot be traced ({reason(error)}): give each ReLU call an nn.ReLU module of its own"
         ) from error
     finally:
         block.training = training
+        drew = random.getstate() != draws[0] or not torch.equal(torch.get_rng_state(), draws[1])
+        random.setstate(draws[0])
+        torch.set_rng_state(draws[1])
+    if drew:
+        raise UnsupportedModelError(
+            f"{path}: its forward draws random numbers beside its ReLU calls: give each ReLU call an nn.ReLU module of "
+            "its own"
+        )
     sources = [tracer.graph.python_code("self").src + tracer.front(path) for tracer in tracers]
     if sources[0] != sources[1]:
         raise UnsupportedModelError(
@@ -118,7 +131,7 @@ def _trace(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
 
 def _is_relu(node: fx.Node, block: nn.Module) -> bool:
     if node.op == "call_module":
-        return isinstance(block.get_submodule(str(node.target)), nn.ReLU)
+        return is_plain_relu(block.get_submodule(str(node.target)))
     if node.op == "call_method":
         return node.target in _METHODS
     return node.op == "call_function" and node.target in RELU_FUNCTIONS

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from inspect import BoundArguments, Parameter, Signature, signature
 from typing import Any, NoReturn
 
+import torch
 from torch import fx, nn
 
 from deepshare.errors import UnsupportedModelError
@@ -30,9 +31,16 @@ class BlockTracer(fx.Tracer):
         missing = self.defaults.keys() - self.bound.arguments.keys()
         self.bound.arguments |= {name: None if self.defaults[name] is None else ... for name in missing}
         self.members = set(block.modules())
+        self.contexts = _contexts()
         self.sources: list[str] = []
         self.conditions: list[str] = []
         self.written: list[str] = []
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Make a node, unless it stands in a context, which FX would drop."""
+        if _contexts() != self.contexts:
+            raise UnsupportedModelError("it enters torch.no_grad() or torch.autocast()")
+        return super().create_node(*args, **kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Every child is a leaf."""
@@ -102,6 +110,10 @@ class _Name(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _contexts() -> tuple[bool, ...]:
+    return torch.is_grad_enabled(), *(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
 
 
 def _same(items: list[Any], others: list[Any]) -> bool:

@@ -20,7 +20,7 @@ def is_shared(model: nn.Module) -> bool:
 def unshared(model: nn.Module) -> nn.Module:
     """Make a copy with plain ReLUs; a plain network is copied as it is."""
     plain = copy.deepcopy(model)
-    for name, _ in _shared(model):
+    for name in dict(_shared(model)):
         plain.set_submodule(name, nn.ReLU())
     return plain
 
@@ -56,4 +56,4 @@ def _shared(model: nn.Module) -> list[tuple[str, SharedReLU]]:
 
 def _site(name: str, shape: tuple[int, ...]) -> Site:
     height, width = shape[1:] if len(shape) == 3 else (1, 1)
-    return Site(name, shape[0], height, width, "module", name.rpartition(".")[0])
+    return Site(name.removesuffix(".activation"), shape[0], height, width, "module", name.rpartition(".")[0])

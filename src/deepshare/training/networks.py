@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -20,16 +19,6 @@ from deepshare.training.folder import RunFolder
 from deepshare.training.given import unshared
 from deepshare.training.recipe import Recipe, load_recipe
 from deepshare.training.weights import Kind, fill, plan_checksum, read_weights
-
-
-class GELU(nn.Module):
-    """GELU that can stand where a ReLU worked in place on a tensor that is read again."""
-
-    inplace = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply x Phi(x)."""
-        return x.copy_(F.gelu(x.clone())) if self.inplace else F.gelu(x)
 
 
 def plain_network(recipe: Recipe, role: str) -> nn.Module:
@@ -59,13 +48,14 @@ def lay_out(model: nn.Module, layout: torch.memory_format) -> nn.Module:
     """Lay the weights of convolutions out in memory."""
     for weight in model.parameters():
         if weight.ndim == 4:
-            weight.data = weight.data.contiguous(memory_format=layout)
+            # A 1x1 kernel is laid out both ways at once; what is new has the strides that gradients will have.
+            weight.data = torch.empty_like(weight.data, memory_format=layout).copy_(weight.data)
     return model
 
 
 def gelu_network(model: nn.Module, input_size: Sequence[int]) -> nn.Module:
     """Make a copy of a network with GELU in the place of every ReLU."""
-    return replace_sites(model, find_sites(model, input_size), lambda site: GELU())
+    return replace_sites(model, find_sites(model, input_size), lambda site: nn.GELU())
 
 
 def start_from(model: nn.Module, path: Path, classes: int) -> None:
