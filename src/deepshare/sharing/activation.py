@@ -35,18 +35,22 @@ def activate(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tenso
     Returns:
         x (alpha gates[index] + beta), of the dtype and the memory format of x.
     """
+    if torch.compiler.is_exporting():
+        return x * _scale(_spread(gates, index, x), _per_channel(alpha, x), _per_channel(beta, x))
     if not torch.compiler.is_compiling():
         return cast(Tensor, _Activate.apply(x, gates, index, alpha, beta))  # type: ignore[no-untyped-call]
-    if torch.compiler.is_exporting() or not torch.is_grad_enabled():
-        return _expression(x, gates, index, alpha, beta)
-    # The compiler would keep the gates of each follower spread over all channels; told to recompute, it keeps neither
-    # them nor the result, and fuses both into the backward.
-    kept = checkpoint(_expression, x, gates, index, alpha, beta, use_reentrant=False, preserve_rng_state=False)
-    return cast(Tensor, kept)
+    if not torch.is_grad_enabled():
+        return _compilable(x, gates, index, alpha, beta)
+    # Left to itself the compiler would keep the scale of every site for the backward.
+    y = checkpoint(_compilable, x, gates, index, alpha, beta, use_reentrant=False, preserve_rng_state=False)
+    return cast(Tensor, y)
 
 
-def _expression(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    return x * _scale(_spread(gates, index, x), _per_channel(alpha, x), _per_channel(beta, x))
+def _compilable(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    """The formula with a matrix product, as compiled code would gather and scatter channels one by one."""
+    weight = alpha.new_zeros(gates.shape[1], x.shape[1]).scatter(0, index[None], alpha[None])
+    scale = gates.to(x.dtype).movedim(1, -1) @ weight.to(x.dtype) + beta.to(x.dtype)
+    return x * scale.movedim(-1, 1)
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
