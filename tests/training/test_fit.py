@@ -66,6 +66,12 @@ def test_a_finished_teacher_is_taken(finished: Finished, small: Small, tmp_path:
 def test_a_teacher_of_another_kind_is_refused(finished: Finished, small: Small, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is a shared network where a gelu one is due"):
         fit(recipe=small(teacher__weights=str(finished[0])), out=tmp_path / "run")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        fit(recipe=small(teacher__weights=str(tmp_path / "none")), out=tmp_path / "run")
+    teacher = str(finished[0] / "teacher")
+    with pytest.raises(CheckpointError, match="weights of another network"):
+        fit(recipe=small(teacher__weights=teacher, model__arguments__width=16), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_plain_network_as_the_start(small: Small, tmp_path: Path) -> None:

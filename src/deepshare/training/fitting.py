@@ -1,0 +1,230 @@
+"""The networks of a recipe one after the other: what each starts from, learns from and is saved as."""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from deepshare.data import check_classes
+from deepshare.data.seeds import seed_of
+from deepshare.errors import CheckpointError, PlanMismatchError, RecipeError, UnsupportedModelError
+from deepshare.methods.base import Method
+from deepshare.methods.deepshare import DeepShare
+from deepshare.sharing.plan import Plan, plan
+from deepshare.sharing.sites import find_sites
+from deepshare.training.allocate import of_first_sites, weights
+from deepshare.training.evaluate import Result
+from deepshare.training.folder import RunFolder, describe_environment
+from deepshare.training.given import is_shared, plan_of, unshared
+from deepshare.training.loop import Setting
+from deepshare.training.networks import convert, gelu_network, plain_network
+from deepshare.training.phases import Training
+from deepshare.training.recipe import Phase
+from deepshare.training.schema import Budget
+from deepshare.training.snl import find_counts
+from deepshare.training.weights import Kind, Label, fill, plan_checksum, read_weights, write_file
+
+Role = Literal["teacher", "plain"]
+
+
+@dataclass
+class Fitting:
+    """All networks of one recipe.
+
+    Attributes:
+        setting: What they are trained with.
+        out: The run folder.
+        given: The user's own network in the place of the recipe's.
+        hardware: What the record says of it.
+    """
+
+    setting: Setting
+    out: Path
+    given: nn.Module | None
+    hardware: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.recipe = self.setting.recipe
+        self.input_size = self.setting.feed.input_size
+
+    def run(self, resume: bool) -> nn.Module:
+        """Train what the recipe describes, with all that it needs first."""
+        run = RunFolder(self.out)
+        base = self._checked(run, resume)
+        planned = self._plan(base) if self.recipe.method.name == "deepshare" else None
+        _check_plan(run, planned)
+        self._begin(run, planned)
+        trained = self._plain(run) if planned is None else self._shared(run, planned)
+        self._finish(run, trained, planned)
+        return trained
+
+    def allocate(self, resume: bool) -> dict[str, int]:
+        """Train no more than what SNL needs, and SNL."""
+        base = self._checked(RunFolder(self.out), resume)
+        self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
+        return self._snl()
+
+    def _checked(self, run: RunFolder, resume: bool) -> nn.Module:
+        """The network, once it is known that it fits the data, and what was given fits it and the folder."""
+        base = self._base("shared")
+        source = self.setting.feed.train_set
+        check_classes(source.name, len(source.classes), _outputs(base, self.input_size))
+        run.check(self.recipe, resume=resume)
+        given: tuple[Role, ...] = ("teacher", "plain")
+        for name in given:
+            if self._finished(name):
+                self.setting.reporter.note(f"{name}: taken from {getattr(self.recipe, name).weights}")
+        return base
+
+    def _finished(self, name: Role) -> nn.Module | None:
+        """The trained network that the recipe gives in the place of one to be trained."""
+        path = getattr(self.recipe.phases.get(name), "weights", None)
+        if path is None:
+            return None
+        kind: Kind = "gelu" if name == "teacher" else "plain"
+        file = RunFolder(Path(path)).model if Path(path).is_dir() else Path(path)
+        return _filled(convert(self._base(name), kind, self.input_size, None), file, kind, None)
+
+    def _base(self, role: str) -> nn.Module:
+        """The plain network before training."""
+        if self.given is None:
+            return plain_network(self.recipe, role)
+        return unshared(self.given)
+
+    def _plan(self, base: nn.Module) -> Plan:
+        if self.given is not None and is_shared(self.given):
+            return plan_of(self.given, self.input_size)
+        budget = self._budget()
+        if budget.allocate == "snl":
+            self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
+            return self._planned(base, self._snl())
+        return self._planned(base, weights(budget.allocate, find_sites(base, self.input_size)))
+
+    def _planned(self, base: nn.Module, shares: Mapping[str, float] | None) -> Plan:
+        budget = self._budget()
+        if shares and budget.first_site_only:
+            shares = of_first_sites(shares, find_sites(base, self.input_size), max_group=budget.max_group)
+        return plan(
+            base,
+            self.input_size,
+            budget.gates,
+            shares,
+            layer_sharing=budget.layer_sharing,
+            max_group=budget.max_group,
+            mapping=self.recipe.method.mapping,
+            affine=self.recipe.method.affine,
+        )
+
+    def _budget(self) -> Budget:
+        if self.recipe.budget is None:
+            raise RecipeError(f"{self.recipe.name} has no [budget]")
+        return self.recipe.budget
+
+    def _snl(self) -> dict[str, int]:
+        """The count of gates that each site of the trained plain network wants."""
+        self._begin(RunFolder(self.out), None)
+        plain = self._plain(RunFolder(self.out / "plain"))
+        run = RunFolder(self.out / "snl")
+        self._begin(run, None)
+        return find_counts(self.setting, plain, self.input_size, run)
+
+    def _plain(self, run: RunFolder) -> nn.Module:
+        if self.recipe.plain is None:  # then its weights were given
+            return self._base("plain")
+        if finished := self._finished("plain"):
+            return finished
+        teacher = self._teacher() if self._phase("plain").distill else None
+        return self._train(run, "plain", self._base("plain"), Method(), ("plain",), teacher=teacher)
+
+    def _teacher(self) -> nn.Module:
+        if finished := self._finished("teacher"):
+            return finished
+        network = gelu_network(self._base("teacher"), self.input_size)
+        return self._train(RunFolder(self.out / "teacher"), "gelu", network, Method(), ("teacher",))
+
+    def _shared(self, run: RunFolder, planned: Plan) -> nn.Module:
+        settings = self.recipe.method
+        seed = seed_of(self.recipe.seed, "alpha and beta")
+        method = DeepShare(planned, settings.start, settings.sharpness, seed, settings.replicates)
+        teacher = self._teacher() if self.recipe.needs_teacher else None
+        if self.given is not None and is_shared(self.given):
+            network = copy.deepcopy(self.given)
+        else:
+            from_plain = settings.initial == "plain"
+            start = self._plain(RunFolder(self.out / "plain")) if from_plain else self._base("shared")
+            network = method.convert(start)
+        names = tuple(name for name in ("gelu", "switch", "finetune") if getattr(self.recipe, name))
+        return self._train(run, "shared", network, method, names, planned=planned, teacher=teacher)
+
+    def _train(
+        self,
+        run: RunFolder,
+        kind: Kind,
+        network: nn.Module,
+        method: Method,
+        names: tuple[str, ...],
+        *,
+        planned: Plan | None = None,
+        teacher: nn.Module | None = None,
+    ) -> nn.Module:
+        """Train a network, unless that was finished before the run was interrupted."""
+        if run.model.exists():
+            return _filled(network, run.model, kind, planned)
+        self._begin(run, planned)
+        label = Label(kind, self.input_size, plan_checksum(planned), own=self.given is not None)
+        phases = {name: self._phase(name) for name in names}
+        return Training(self.setting, network, method, phases, run, label, teacher).run()
+
+    def _phase(self, name: str) -> Phase:
+        phase: Phase = getattr(self.recipe, name)
+        return phase.model_copy(update={"distill": self.recipe.distill_weight(name)})
+
+    def _begin(self, run: RunFolder, planned: Plan | None) -> None:
+        if self.setting.fabric.is_global_zero:
+            run.begin(self.recipe, describe_environment(self.recipe.seed, self.hardware), planned)
+        self.setting.fabric.barrier()
+
+    def _finish(self, run: RunFolder, network: nn.Module, planned: Plan | None) -> None:
+        """Write the final figures, of the last weights and of the best."""
+        if self.setting.dry or run.result.exists() or not self.setting.fabric.is_global_zero:
+            return
+        batch = list(self.recipe.phases.values())[-1].batch
+        figures = {"last": _figures(self.setting.feed.test(network, batch))}
+        chosen = copy.deepcopy(network)
+        fill(chosen, read_weights(run.best)[0], run.best)
+        figures["best"] = _figures(self.setting.feed.test(chosen, batch))
+        gates = planned.gates if planned else find_sites(network, self.input_size).neurons
+        lines = run.lines()
+        result = {"gates": gates, "test": figures, "seconds": round(sum(line["seconds"] for line in lines), 1)}
+        write_file(run.result, (json.dumps(result, indent=1) + "\n").encode())
+
+
+def _figures(result: Result | None) -> dict[str, float] | None:
+    return None if result is None else {key: value for key, value in asdict(result).items() if value is not None}
+
+
+def _filled(network: nn.Module, path: Path, kind: Kind, planned: Plan | None) -> nn.Module:
+    tensors, label = read_weights(path)
+    if label.network != kind or label.plan != plan_checksum(planned):
+        raise CheckpointError(f"{path} is a {label.network} network where a {kind} one is due: give another")
+    fill(network, tensors, path)
+    return network
+
+
+def _check_plan(run: RunFolder, planned: Plan | None) -> None:
+    if planned and run.plan.exists() and Plan.load(run.plan) != planned:
+        raise PlanMismatchError(f"{run.plan} is another plan than the recipe's: give another folder")
+
+
+def _outputs(model: nn.Module, input_size: tuple[int, ...]) -> int:
+    with torch.no_grad():
+        output = copy.deepcopy(model).to("meta").eval()(torch.zeros(1, *input_size, device="meta"))
+    if not isinstance(output, torch.Tensor):
+        kind = type(output).__name__
+        raise UnsupportedModelError(f"{type(model).__name__} returns a {kind}: wrap it so that it returns logits")
+    return int(output.shape[1])
