@@ -4,11 +4,13 @@ import copy
 import pickle
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import deepshare
 from deepshare import Plan, count_gates, find_sites, share, zoo
@@ -178,7 +180,7 @@ def test_a_traced_block_keeps_its_class_and_its_arguments() -> None:
     assert torch.equal(shared(images, shift=2.0), model(images, shift=2.0))
 
 
-@pytest.mark.parametrize("build", [Functional, lambda: zoo.resnet18(width=4)])
+@pytest.mark.parametrize("build", [Functional, Rereads, lambda: zoo.resnet18(width=4)])
 def test_copies_and_pickles_work_and_stand_alone(build: type[nn.Module]) -> None:
     model = build()
     shared = share(model, deepshare.plan(model, SIZE, "40%"))
@@ -193,7 +195,7 @@ def test_copies_and_pickles_work_and_stand_alone(build: type[nn.Module]) -> None
         assert torch.equal(shared(images), expected)
 
 
-@pytest.mark.parametrize("build", [Functional, lambda: zoo.resnet18(width=4)])
+@pytest.mark.parametrize("build", [Functional, Rereads, lambda: zoo.resnet18(width=4)])
 def test_it_compiles_whole_and_exports(build: type[nn.Module]) -> None:
     model = build()
     shared = share(model, deepshare.plan(model, SIZE, "40%")).eval()
@@ -203,6 +205,22 @@ def test_it_compiles_whole_and_exports(build: type[nn.Module]) -> None:
     torch.testing.assert_close(compiled(images), expected)
     exported = torch.export.export(shared, (images,)).module()
     torch.testing.assert_close(exported(images), expected)
+
+
+def test_it_trains_under_distributed_data_parallel(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = Functional()
+        shared = share(model, deepshare.plan(model, SIZE, "40%"))
+        del shared.unused
+        parallel = DistributedDataParallel(copy.deepcopy(shared))
+        images = torch.randn(4, *SIZE)
+        for network in (shared, parallel):
+            network(images).square().sum().backward()
+        for (name, ours), theirs in zip(shared.named_parameters(), parallel.parameters(), strict=True):
+            assert torch.equal(ours.grad, theirs.grad), name  # type: ignore[arg-type]
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_gates_are_those_of_the_plan() -> None:
