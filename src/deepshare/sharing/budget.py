@@ -56,7 +56,7 @@ def split(units: Sequence[int], caps: Sequence[int], weights: Sequence[float], b
 
     Example:
         >>> split(units=[1024, 256, 64, 16], caps=[64, 128, 256, 512], weights=[64, 32, 16, 8], budget=6000)
-        [3, 6, 13, 35]
+        [3, 6, 14, 31]
     """
     minimum = sum(units)
     if budget < minimum:
