@@ -1,5 +1,6 @@
 """`deepshare plan`: which sites share gates within a budget."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -75,6 +76,8 @@ def plan(
     if out is not None:
         made.save(out)
     print(made.to_json() if as_json else made, end="" if as_json else "\n")
+    if out is not None:
+        print(f"written to {out}", file=sys.stderr)
 
 
 def counts_by_snl(

@@ -141,7 +141,7 @@ class Plan:
             )
             for number, group in enumerate(self.groups, 1)
         ]
-        header = ("group", "leader", "followers", "map", "prototypes", "", "gates", "instead of")
+        header = ("group", "leader", "followers", "map", "prototypes", "share", "gates", "instead of")
         total = f"{self.gates:,} gates instead of {self.neurons:,} ({self.gates / self.neurons:.2%})"
         spare = f", {self.budget - self.gates:,} of the budget left" if self.gates < self.budget else ""
         shape = "x".join(map(str, self.input_size))

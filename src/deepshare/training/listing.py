@@ -111,7 +111,7 @@ def record(folder: str | Path) -> Finished:
     """
     path = Path(folder)
     if not (path / "result.json").is_file():
-        raise CheckpointError(f"{path} holds no finished run (it has no result.json): finish it with --resume")
+        raise CheckpointError(f"{path} holds no finished run (no result.json): finish it with deepshare train --resume")
     recipe = load_recipe(path / "recipe.toml")
     result, environment = (json.loads((path / f"{name}.json").read_text()) for name in ("result", "environment"))
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

@@ -141,4 +141,4 @@ def _check_finished(run: RunFolder) -> None:
     if not run.recipe.is_file():
         raise CheckpointError(f"{run.path} is no run folder (it has no recipe.toml): give the folder of a finished run")
     if not run.model.is_file():
-        raise CheckpointError(f"the run in {run.path} is not finished: finish it with --resume")
+        raise CheckpointError(f"the run in {run.path} is not finished: finish it with deepshare train --resume")
