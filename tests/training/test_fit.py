@@ -161,6 +161,12 @@ def test_loaders_of_the_user(small: Small, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["test"]["last"]["n"] == 96
 
 
+def test_data_without_images(small: Small, tmp_path: Path) -> None:
+    for data, word in (((own_data(0), own_data(4)), "training"), ((own_data(4), own_data(0)), "validation")):
+        with pytest.raises(DataError, match=f"there are no {word} images"):
+            fit(Tiny(), recipe=small(budget__gates=32), data=data, out=tmp_path / "run")
+
+
 def test_loaders_are_shuffled_by_the_seed(small: Small, tmp_path: Path) -> None:
     recipe, model = small(budget__gates=32), Tiny()
     runs = []

@@ -113,6 +113,9 @@ def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *,
     parts = [_source(part, recipe.model.classes) for part in given]
     if len(parts) not in (2, 3):
         raise DataError(f"{len(parts)} data sets were given: give training and validation, and test if there is one")
+    for part, key in zip(parts, ("training", "validation"), strict=False):
+        if not len(part):
+            raise DataError(f"{part.name}: there are no {key} images: give some, or change data.validation")
     train, prepare = transforms(parts[0], wanted)
     return Feed(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare)
 

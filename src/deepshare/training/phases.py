@@ -102,8 +102,7 @@ class Training:
         optimiser = self.method.optimiser(
             self.model, lr=phase.lr, momentum=phase.momentum, weight_decay=phase.weight_decay
         )
-        network = cast("nn.Module", torch.compile(self.model)) if self.setting.compile else self.model
-        module, wrapped = self.fabric.setup(network, optimiser)
+        module, wrapped = self.fabric.setup(self._compiled(self.model), optimiser)
         seed = seed_of(self.setting.recipe.seed, self.label.network, name)
         return Work(name, phase, seed, self.model, module, wrapped, self.method, teacher, layout)
 
@@ -115,9 +114,13 @@ class Training:
             teacher = copy.deepcopy(self.model)
             self.method.start_epoch(teacher, "gelu", 0, 1)
             fill(teacher, read_weights(self.folder.soft)[0], self.folder.soft)
-        if teacher is not None:
-            lay_out(teacher, layout_of(teacher)).to(self.fabric.device).eval().requires_grad_(False)
-        return teacher
+        if teacher is None:
+            return None
+        lay_out(teacher, layout_of(teacher)).to(self.fabric.device).eval().requires_grad_(False)
+        return self._compiled(teacher)
+
+    def _compiled(self, network: nn.Module) -> nn.Module:
+        return cast("nn.Module", torch.compile(network)) if self.setting.compile else network
 
     def _epoch(self, work: Work, epoch: int, epochs: int) -> EpochLine:
         began = time.perf_counter()
