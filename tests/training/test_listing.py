@@ -46,7 +46,7 @@ def test_a_plain_network_keeps_all_its_gates(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_is_not_recorded(tmp_path: Path) -> None:
     (run_folder(tmp_path) / "result.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no finished run \(it has no result.json\)"):
+    with pytest.raises(CheckpointError, match=r"no finished run \(no result.json\)"):
         record(tmp_path)
 
 
