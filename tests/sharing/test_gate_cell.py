@@ -128,11 +128,12 @@ def test_nothing_stays_behind(net: Net, images: Tensor, progress: float) -> None
 
 
 @PROGRESSES
-def test_compiles_whole(net: Net, images: Tensor, progress: float) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiles_whole(net: Net, images: Tensor, progress: float, backend: str) -> None:
     torch._dynamo.reset()
     set_progress(net, progress)
     compiled = copy.deepcopy(net)
-    compiled.compile(fullgraph=True, backend="aot_eager")
+    compiled.compile(fullgraph=True, backend=backend)
     with torch.no_grad():
         torch.testing.assert_close(compiled(images), net(images))
     assert_same_training(compiled, net, images)
