@@ -1,0 +1,99 @@
+"""GatedPolynomial, what every method with a gate for single neurons ends as: ReLU here, a polynomial there."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare.errors import UnsupportedModelError
+
+
+class GatedPolynomial(nn.Module):
+    """One activation site: y = ReLU(x) where the mask is true, square x^2 + linear x + constant elsewhere.
+
+    In training both are computed everywhere, which is fastest. In inference the neurons with a gate are gathered first,
+    so that as many comparisons are made as there are gates, here and in whatever the network is exported to.
+
+    Args:
+        shape: (C, H, W) of the site; (C, 1, 1) for an input of shape (N, C).
+        coefficients: square, linear and constant, each of a shape that broadcasts to (C, H, W), as parameters to be
+            trained or as tensors that stay; without them it is the identity, 0, 1 and 0.
+
+    Attributes:
+        mask: Which neurons have a gate, (C, H, W); `set_mask` changes it.
+
+    Example:
+        >>> act = GatedPolynomial((1, 1, 3)).eval()
+        >>> act.set_mask(torch.tensor([[[True, False, True]]]))
+        >>> act(torch.tensor([-1.0, -2.0, 3.0]).view(1, 1, 1, 3)).flatten()
+        tensor([ 0., -2.,  3.])
+    """
+
+    mask: Tensor
+    square: Tensor
+    linear: Tensor
+    constant: Tensor
+    index: Tensor
+
+    def __init__(self, shape: Sequence[int], coefficients: Sequence[Tensor] | None = None) -> None:
+        super().__init__()
+        self.identity = coefficients is None
+        values = coefficients or [torch.full((1, 1, 1), value) for value in (0.0, 1.0, 0.0)]
+        for name, value in zip(("square", "linear", "constant"), values, strict=True):
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            else:
+                self.register_buffer(name, value, persistent=not self.identity)
+        self.register_buffer("mask", torch.ones(tuple(shape), dtype=torch.bool))
+        self.register_buffer("index", torch.arange(self.mask.numel()), persistent=False)
+
+    @property
+    def gates(self) -> int:
+        """Comparisons for one image."""
+        return self.index.numel()
+
+    @torch.no_grad()
+    def set_mask(self, mask: Tensor) -> None:
+        """Say which neurons have a gate."""
+        self.mask.copy_(mask)
+        self.index = self.mask.flatten().nonzero().flatten()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Activate x of shape (N, C, H, W), or (N, C) where the map is 1x1."""
+        if x.shape[1:].numel() != self.mask.numel() or x.shape[1] != len(self.mask):
+            wanted = "x".join(map(str, self.mask.shape))
+            raise UnsupportedModelError(
+                f"a site with a gate for single neurons of {wanted} got an input of shape {tuple(x.shape)}: "
+                "give images of the size that the network was made for"
+            )
+        maps = x.reshape(x.shape[0], *self.mask.shape)
+        y = torch.where(self.mask, F.relu(maps), self._polynomial(maps)) if self.training else self._gathered(maps)
+        return y.reshape(x.shape)
+
+    def _polynomial(self, x: Tensor) -> Tensor:
+        if self.identity:
+            return x
+        square, linear, constant = (value.to(x.dtype) for value in (self.square, self.linear, self.constant))
+        return (square * x + linear) * x + constant
+
+    def _gathered(self, x: Tensor) -> Tensor:
+        y = self._polynomial(x)
+        if not self.gates:
+            return y
+        gated = F.relu(x.flatten(1).index_select(1, self.index))
+        return y.flatten(1).index_copy(1, self.index, gated).view(x.shape)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.index = self.mask.flatten().nonzero().flatten()
+
+    def extra_repr(self) -> str:
+        """What print(model) shows of this site."""
+        return f"{'x'.join(map(str, self.mask.shape))}, gates={self.gates}"
+
+
+def gated(model: nn.Module) -> Iterator[tuple[str, GatedPolynomial]]:
+    """Every such site of a network by name, in the order of its modules."""
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, GatedPolynomial))
