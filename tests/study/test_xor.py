@@ -171,7 +171,11 @@ def test_rates_and_the_table() -> None:
         assert own["success_rate"] == own["solved"] / 3
         assert own["gates"] == 1
         assert result[outcome.method.name] is outcome
-    assert str(result).count("\n") == 4
+    lines = str(result).splitlines()
+    assert [line.split("  ")[0] for line in lines[2:6]] == [outcome.method.title for outcome in result.outcomes]
+    assert "seeds that solve it" in lines[0]
+    worst = min(result["relu"].accuracies)
+    assert f"{worst:.2%}" in lines[2]
 
 
 @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"epochs": -1}, {"gelu": 0.8, "switch": 0.3}, {"switch": -0.1}])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from deepshare.errors import DeepShareError
 from deepshare.sharing.gates import hard_channels
+from deepshare.sharing.table import table
 from deepshare.study.xor_networks import ALPHA, BETA, BIAS, OUT, WEIGHT, Networks
 
 SOLVED = 0.98
@@ -122,6 +123,11 @@ class Outcome:
         """The share of seeds that solve it."""
         return self.solved / len(self.accuracies)
 
+    @property
+    def range(self) -> tuple[float, float, float]:
+        """The accuracies of the worst, the median and the best seed."""
+        return min(self.accuracies), self.accuracies[self.shown], max(self.accuracies)
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON, with the parameters of the network that is shown."""
         used = self.network.neurons[:, : self.method.neurons, 0]
@@ -160,15 +166,18 @@ class Result:
         }
 
     def __str__(self) -> str:
-        lines = [f"{'method':43}{'solved':>10}{'rate':>8}{'worst':>9}{'median':>9}{'best':>9}   accuracy on the grid"]
-        for outcome in self.outcomes:
-            ranked = sorted(outcome.accuracies)
-            shares = (outcome.rate, ranked[0], outcome.accuracies[outcome.shown], ranked[-1])
-            solved = f"{outcome.solved} of {len(ranked)}"
-            lines.append(
-                f"{outcome.method.title:43}{solved:>10}{shares[0]:8.1%}" + "".join(f"{x:9.2%}" for x in shares[1:])
+        rows = [
+            (
+                outcome.method.title,
+                f"{outcome.solved} of {len(outcome.accuracies)}",
+                f"{outcome.rate:.1%}",
+                *(f"{share:.2%}" for share in outcome.range),
             )
-        return "\n".join(lines)
+            for outcome in self.outcomes
+        ]
+        header = ("method", "seeds that solve it", "rate", "worst seed", "median seed", "best seed")
+        meaning = f"the last three: share of a grid that is labelled rightly; {SOLVED:.0%} of it counts as solved"
+        return f"{table(header, rows, '<>>>>>')}\n{meaning}"
 
 
 def run(settings: Settings | None = None, progress: Callable[[int, int], None] | None = None) -> Result:

@@ -1,29 +1,22 @@
 """The XOR study on paper: four decision regions as SVG and PNG, and the numbers as JSON."""
 
-import io
-import json
-import platform
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
-from deepshare import __version__
-from deepshare.files import write_atomically
+from deepshare.study import drawing
+from deepshare.study.drawing import BLUE, DARK, FAINT, FRAME, ORANGE, PALE_BLUE, PALE_ORANGE, TICKS
 from deepshare.study.xor import SOLVED, Outcome, Result, grid, label
 from deepshare.study.xor_networks import BIAS, WEIGHT
 
-# Colours that most colour-blind readers tell apart: where signs agree, where they differ.
-POINTS = ("#0b5394", "#c0501f")
-REGIONS = ("#cfe0f1", "#f9dccb")
-GATE = "#222222"
-FAINT = "#444444"
+# Where signs agree, where they differ.
+POINTS = (BLUE, ORANGE)
+REGIONS = (PALE_BLUE, PALE_ORANGE)
 SIDE = 480
 
 
@@ -53,14 +46,14 @@ def _panel(axes: Axes, outcome: Outcome) -> None:
     for points, colour in zip((outcome.points[:, ~differ], outcome.points[:, differ]), POINTS, strict=True):
         axes.plot(*points.numpy(), "o", color=colour, markersize=2.2, markeredgewidth=0)
     (a, b), c = outcome.network.neurons[WEIGHT, 0, 0].tolist(), outcome.network.neurons[BIAS, 0, 0].item()
-    axes.contour([-1, 1], [-1, 1], [[c - a - b, c + a - b], [c - a + b, c + a + b]], [0], colors=GATE, linestyles="--")
+    axes.contour([-1, 1], [-1, 1], [[c - a - b, c + a - b], [c - a + b, c + a + b]], [0], colors=DARK, linestyles="--")
     axes.set_title(outcome.method.title, fontsize=11, fontweight="bold", pad=20)
     accuracy = outcome.accuracies[outcome.shown]
     said = f"solved by {outcome.solved} of {len(outcome.accuracies)} seeds; shown: {accuracy:.1%} right"
     axes.text(0.5, 1.02, said, transform=axes.transAxes, ha="center", fontsize=9, color=FAINT)
     axes.set(xlim=(-1, 1), ylim=(-1, 1), xticks=(-1, 0, 1), yticks=(-1, 0, 1), aspect="equal")
-    axes.tick_params(length=0, labelsize=8, colors="#666666")
-    axes.spines[:].set_color("#bbbbbb")
+    axes.tick_params(length=0, labelsize=8, colors=TICKS)
+    axes.spines[:].set_color(FRAME)
 
 
 def _marks() -> list[Line2D]:
@@ -71,7 +64,7 @@ def _marks() -> list[Line2D]:
         Line2D([], [], color=POINTS[1], label="signs differ", **dot),
         Line2D([], [], color=REGIONS[0], label="decided: agree", **square),
         Line2D([], [], color=REGIONS[1], label="decided: differ", **square),
-        Line2D([], [], color=GATE, linestyle="--", label="the gate turns"),
+        Line2D([], [], color=DARK, linestyle="--", label="the gate turns"),
     ]
 
 
@@ -91,14 +84,4 @@ def save(result: Result, folder: Path, command: str) -> None:
         folder: An existing folder.
         command: What produced it, for the record.
     """
-    versions = {"deepshare": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    record = {"study": "xor", "command": command, "versions": versions, **result.to_dict()}
-    write_atomically(folder / "xor.json", (json.dumps(record, indent=1) + "\n").encode())
-    # Without a date and with a fixed salt, the same result is the same file.
-    with mpl.rc_context({"svg.hashsalt": "xor", "svg.fonttype": "none", "font.family": "sans-serif"}):
-        figure = draw(result)
-        for suffix in ("svg", "png"):
-            drawn = io.BytesIO()
-            metadata = {"Date": None} if suffix == "svg" else {}
-            figure.savefig(drawn, format=suffix, dpi=120, metadata=metadata)
-            write_atomically(folder / f"xor.{suffix}", drawn.getvalue())
+    drawing.save("xor", result.to_dict(), lambda: draw(result), folder, command)
