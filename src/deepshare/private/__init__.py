@@ -1,0 +1,1 @@
+"""Private inference: one interface over engines."""
