@@ -1,0 +1,76 @@
+"""All parties on this machine, each in a process of its own."""
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from queue import Empty, Queue
+
+from torch import Tensor
+
+from deepshare.errors import EngineError
+from deepshare.private.engine import Engine, Role, Task
+from deepshare.private.process import Event, Worker, failure
+from deepshare.private.program import Program
+from deepshare.private.result import Outcome
+
+HOST = "127.0.0.1"
+# Parties have to find each other within this time; how long they compute is their affair.
+CONNECT_SECONDS = 120
+# A party that fails takes the others with it, and they may be heard first.
+GRACE_SECONDS = 1.0
+
+
+def run_here(engine: Engine, program: Program, images: Tensor, options: Mapping[str, str]) -> dict[Role, Outcome]:
+    """Run all parties and wait for them; no process is left when this returns or raises.
+
+    Raises:
+        EngineError: A party failed; says which and why.
+    """
+    roles = engine.roles(options)
+    addresses = dict(zip(roles, free_addresses(HOST, len(roles)), strict=True))
+    events: Queue[Event] = Queue()
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    outline = program.outline()
+    with ExitStack() as stack:
+        for role in roles:
+            whose = program if role == "server" else outline
+            task = Task(role, whose, addresses, images if role == "client" else None, len(images), None, options)
+            stack.callback(Worker(engine.name, task, events, threads).stop)
+        return _gather(events, roles)
+
+
+def _gather(events: "Queue[Event]", roles: tuple[Role, ...]) -> dict[Role, Outcome]:
+    outcomes: dict[Role, Outcome] = {}
+    ready: set[Role] = set()
+    while len(outcomes) < len(roles):
+        try:
+            role, kind, value = events.get(timeout=None if ready >= set(roles) else CONNECT_SECONDS)
+        except Empty:
+            late = ", ".join(sorted(set(roles) - ready))
+            raise EngineError(f"the {late} did not connect within {CONNECT_SECONDS} s: is the machine busy?") from None
+        if kind in ("refused", "failed"):
+            raise failure(*cause(events, (role, kind, value)))
+        ready.add(role)
+        if kind == "done":
+            outcomes[role] = value
+    return outcomes
+
+
+def cause(events: "Queue[Event]", first: Event) -> tuple[Role, str]:
+    """Of the failures at one time the one that caused the others: a reason that an engine gave, or else the first."""
+    failures = [first]
+    with suppress(Empty):
+        while True:
+            failures.append(events.get(timeout=GRACE_SECONDS))
+    role, _, reason = next((event for event in failures if event[1] == "refused"), first)
+    return role, reason
+
+
+def free_addresses(host: str, count: int) -> list[str]:
+    """Addresses that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((host, 0))
+        return [f"{host}:{one.getsockname()[1]}" for one in sockets]
