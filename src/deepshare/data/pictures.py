@@ -1,7 +1,8 @@
 """Image files decoded to tensors, with errors that name the file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -61,11 +62,22 @@ def decode_all(paths: Sequence[Path], decode: Callable[[Path], Tensor]) -> Tenso
 
 
 def _decode(path: Path, convert: Callable[[Image.Image], Image.Image]) -> Tensor:
+    with opened(path) as picture:
+        return torch.from_numpy(np.array(convert(picture)))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """A picture that is read within this context.
+
+    Raises:
+        DataError: It is missing or damaged; names the file.
+    """
     try:
         with Image.open(path) as picture:
-            return torch.from_numpy(np.array(convert(picture)))
+            yield picture
     except FileNotFoundError as error:
-        raise DataError(f"{path}: is missing: fetch the data set again") from error
+        raise DataError(f"{path}: is missing: look at the path, or fetch the data set again") from error
     # Pillow answers damage with an OSError, a SyntaxError or a ValueError, depending on the format.
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: damaged or no image ({error}): fetch it again") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from deepshare.data.about import About
 from deepshare.errors import CheckpointError
 from deepshare.sharing.plan import Plan
 from deepshare.training.recipe import Recipe, differences, load_recipe, to_toml
@@ -63,6 +64,11 @@ class RunFolder:
         return self.path / "environment.json"
 
     @property
+    def images(self) -> Path:
+        """What its images are like, for those who have no data set; not there if the data was the user's own."""
+        return self.path / "images.json"
+
+    @property
     def metrics(self) -> Path:
         """One line for each epoch."""
         return self.path / "metrics.jsonl"
@@ -93,7 +99,7 @@ class RunFolder:
                 f"{self.path} was begun with another recipe ({said}): resume with the old values or give another folder"
             )
 
-    def begin(self, recipe: Recipe, environment: Mapping[str, Any], plan: Plan | None) -> None:
+    def begin(self, recipe: Recipe, environment: Mapping[str, Any], plan: Plan | None, about: About | None) -> None:
         """Create the folder and write what is known from the start; a resumed run keeps what it has."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -105,8 +111,10 @@ class RunFolder:
             write_file(self.environment, (json.dumps(environment, indent=1) + "\n").encode())
         if plan and not self.plan.exists():
             plan.save(self.plan)
+        if about and not self.images.exists():
+            write_file(self.images, (about.model_dump_json() + "\n").encode())
         ours = (self.model, self.best, self.soft, self.state, self.plan, self.recipe, self.metrics, self.result)
-        for file in (*ours, self.environment):
+        for file in (*ours, self.environment, self.images):
             for leftover in self.path.glob(f".{file.name}.*"):  # temporary names of a run that was killed
                 leftover.unlink()
 
