@@ -1,0 +1,82 @@
+"""What both sides do once they have agreed: run their party, listen to the other, and end together."""
+
+import os
+from dataclasses import asdict
+from queue import Empty, Queue
+from typing import Any
+
+from deepshare.errors import EngineError
+from deepshare.private.control import Control
+from deepshare.private.engine import Engine, Task
+from deepshare.private.local import CONNECT_SECONDS, cause
+from deepshare.private.process import Event, Worker, failure
+from deepshare.private.program import Program
+from deepshare.private.result import Outcome, Part
+
+
+def run_party(engine: Engine, task: Task, control: Control) -> tuple[Outcome, Outcome]:
+    """Run this party's part beside the other's.
+
+    Returns:
+        What this party has and what the other measured.
+
+    Raises:
+        EngineError: Either failed, and the other was told why; no process is left.
+    """
+    events: Queue[Event] = Queue()
+    control.forward(events)
+    worker = Worker(engine.name, task, events, len(os.sched_getaffinity(0)))
+    try:
+        return _wait(events, task, control)
+    except EngineError as error:
+        control.refuse(error)
+        raise
+    finally:
+        worker.stop()
+
+
+def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome, Outcome]:
+    done: dict[str, Outcome] = {}
+    connected = False
+    while len(done) < 2:
+        try:
+            role, kind, value = events.get(timeout=None if connected else CONNECT_SECONDS)
+        except Empty:
+            raise EngineError(
+                f"the parties did not connect within {CONNECT_SECONDS} s: {task.addresses} must reach each other"
+            ) from None
+        if kind in ("refused", "failed"):
+            at_fault, reason = cause(events, (role, kind, value))
+            raise EngineError(reason) if at_fault == control.peer else failure(at_fault, reason)
+        connected = True
+        if kind == "done":
+            done[role] = value if role == task.role else measured(value, task.program)
+            if role == task.role:
+                control.send(told(value))
+    return done[task.role], done[control.peer]
+
+
+def told(outcome: Outcome) -> dict[str, Any]:
+    """What one party tells the other of its outcome: what it measured, never what it computed."""
+    return {
+        "layers": [[number, asdict(part)] for number, part in outcome.layers.items()],
+        "offline": asdict(outcome.offline),
+        "session": asdict(outcome.session),
+        "seconds": outcome.seconds,
+    }
+
+
+def measured(message: dict[str, Any], program: Program) -> Outcome:
+    """Read what the other party measured.
+
+    Raises:
+        EngineError: It is something else.
+    """
+    try:
+        layers = {int(number): Part(**part) for number, part in message["layers"]}
+        if not all(0 <= number < len(program.operations) for number in layers):
+            raise ValueError("no such layer")
+        offline, session = Part(**message["offline"]), Part(**message["session"])
+        return Outcome(None, layers, offline, session, float(message["seconds"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"the other party's account of its cost is damaged ({error})") from error

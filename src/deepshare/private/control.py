@@ -1,0 +1,121 @@
+"""The channel on which two parties agree on an inference and tell each other how it goes, beside the engine's own."""
+
+import json
+import ssl
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from queue import Queue
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.connection import Connection
+
+from deepshare.errors import EngineError
+from deepshare.private.engine import Role, Tls
+from deepshare.private.process import Event
+
+PROTOCOL = 1
+# A peer that vanishes without a word is missed within the sum of both.
+PING_SECONDS = 5.0
+PONG_SECONDS = 10.0
+LARGEST_MESSAGE = 2**26
+ANSWER_SECONDS = 60.0
+
+SETTINGS: dict[str, Any] = {
+    "compression": None,
+    "ping_interval": PING_SECONDS,
+    "ping_timeout": PONG_SECONDS,
+    "close_timeout": 2.0,
+    "max_size": LARGEST_MESSAGE,
+}
+
+Message = dict[str, Any]
+
+
+class Control:
+    """Messages to and from the other party, each a JSON object."""
+
+    def __init__(self, connection: Connection, peer: Role) -> None:
+        self._connection = connection
+        self.peer = peer
+
+    @property
+    def local_host(self) -> str:
+        """The address of this machine that the other party can reach."""
+        return str(self._connection.local_address[0])
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            EngineError: The connection is lost.
+        """
+        try:
+            self._connection.send(json.dumps(message))
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost(error) from error
+
+    def receive(self, timeout: float | None = ANSWER_SECONDS) -> Message:
+        """Wait for a message; one that says "refused" or "failed" is raised with its reason.
+
+        Raises:
+            EngineError: The other party says so, is gone, does not answer or speaks something else.
+        """
+        try:
+            message = json.loads(self._connection.recv(timeout))
+        except TimeoutError:
+            raise EngineError(f"the {self.peer} did not answer within {timeout:.0f} s") from None
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost(error) from error
+        except ValueError as error:
+            raise EngineError(f"the {self.peer} does not speak the language of deepshare private") from error
+        if not isinstance(message, dict):
+            raise EngineError(f"the {self.peer} does not speak the language of deepshare private")
+        for kind in ("refused", "failed"):
+            if kind in message:
+                raise EngineError(f"the {self.peer} {kind}: {message[kind]}")
+        return message
+
+    def refuse(self, error: Exception) -> None:
+        """Tell the other party why it ends here, if it still listens."""
+        with suppress(EngineError):
+            self.send({"refused": str(error)})
+
+    def forward(self, events: "Queue[Event]") -> None:
+        """From now on put what the other party says among the events of this one."""
+        threading.Thread(target=self._forward, args=(events,), daemon=True).start()
+
+    def _forward(self, events: "Queue[Event]") -> None:
+        try:
+            events.put((self.peer, "done", self.receive(None)))
+        except EngineError as error:
+            events.put((self.peer, "refused", str(error)))
+
+    def _lost(self, error: Exception) -> EngineError:
+        return EngineError(f"the connection to the {self.peer} was lost")
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """TLS that asks the client for a certificate of the same authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return _loaded(context, tls)
+
+
+def client_context(tls: Tls) -> ssl.SSLContext:
+    """TLS that checks the server's certificate and name, and shows its own."""
+    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls)
+
+
+def _loaded(context: ssl.SSLContext, tls: Tls) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(tls.authority)
+        context.load_cert_chain(tls.certificate, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        folder = tls.certificate.parent
+        raise EngineError(
+            f"{folder}: its certificates cannot be used ({error}): make a set with private keys"
+        ) from error
+    return context
