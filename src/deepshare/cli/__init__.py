@@ -15,6 +15,7 @@ from deepshare.cli.evaluate import evaluate
 from deepshare.cli.export import export
 from deepshare.cli.inspect import inspect
 from deepshare.cli.plan import plan
+from deepshare.cli.private import private
 from deepshare.cli.recipes import recipes
 from deepshare.cli.study import study
 from deepshare.cli.train import train
@@ -35,6 +36,7 @@ app.command(export)
 app.command(train)
 app.command(evaluate, name="eval")
 app.command(recipes)
+app.command(private)
 app.command(study)
 
 

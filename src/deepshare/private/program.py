@@ -210,9 +210,7 @@ class Program:
         return Program(tuple(_without_hidden(op) for op in self.operations))
 
 
-def is_activation(operation: Operation) -> bool:
-    """Whether an operation is one of the activations."""
-    return isinstance(operation, SharedActivation | GatedActivation)
+ACTIVATIONS = frozenset({SharedActivation.__name__, GatedActivation.__name__})
 
 
 def hidden_tensors(operation: Operation) -> dict[str, Tensor]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from deepshare.private.program import ACTIVATIONS
+
 
 @dataclass(frozen=True)
 class Part:
@@ -78,8 +80,7 @@ class Cost:
     @property
     def activations(self) -> Part:
         """The activations alone."""
-        gated = (layer.part for layer in self.layers if layer.kind in ("SharedActivation", "GatedActivation"))
-        return sum(gated, Part())
+        return sum((layer.part for layer in self.layers if layer.kind in ACTIVATIONS), Part())
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,212 @@
+"""`deepshare private`: a trained network applied to images that its owner never sees."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from deepshare.cli.options import Flag, Json
+from deepshare.errors import EngineError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from deepshare.data.about import About
+    from deepshare.private.engine import Engine
+    from deepshare.private.result import Result
+
+private = App(name="private", help="Run a trained network on images without showing either to the other party.")
+
+Engines = Annotated[str, Parameter(name=["--engine", "-e"], help="crypten, spu-cheetah or spu-semi2k.")]
+Provider = Annotated[
+    str | None,
+    Parameter(help="Who makes crypten's random triples: tfp (the server itself, the default) or ttp (a third party)."),
+]
+Images = Annotated[
+    list[Path] | None, Parameter(consume_multiple=True, help="Pictures; without any, test images of the data set.")
+]
+Fit = Annotated[Flag, Parameter(help="Scale and cut pictures of another size.")]
+Best = Annotated[Flag, Parameter(help="Take the weights that were best on the validation images.")]
+Layers = Annotated[Flag, Parameter(help="Show what each layer cost.")]
+TlsFolder = Annotated[
+    Path | None, Parameter(name="--tls", help="Folder with certificates of this party: see private keys.")
+]
+
+
+@private.command
+def run(
+    run: Path,
+    /,
+    *,
+    engine: Engines = "crypten",
+    images: Images = None,
+    samples: int = 4,
+    data_dir: Path | None = None,
+    fit: Fit = False,
+    best: Best = False,
+    provider: Provider = None,
+    layers: Layers = False,
+    as_json: Json = False,
+) -> None:
+    """Run all parties on this machine, each in a process of its own, and show what they found and what it cost.
+
+    Args:
+        run: The folder of a finished run.
+        samples: How many test images to take where no pictures are given.
+        data_dir: Where data sets are.
+    """
+    from deepshare.private.deployed import from_run
+    from deepshare.private.engine import check_installed, find_engine
+    from deepshare.private.infer import run as run_program
+
+    chosen = find_engine(engine)
+    check_installed(chosen)
+    program, about = from_run(run, best=best)
+    names, batch = _images(run, about, images, samples, data_dir, fit)
+    warn(chosen)
+    result = run_program(program, batch, engine, _options(provider))
+    show(result, about, names, layers, as_json)
+
+
+@private.command
+def serve(
+    run: Path,
+    /,
+    *,
+    engine: Engines = "crypten",
+    host: str = "127.0.0.1",
+    port: int = 8443,
+    tls: TlsFolder = None,
+    best: Best = False,
+) -> None:
+    """Answer clients on other machines until interrupted; they never see the weights, the server never the images.
+
+    Args:
+        run: The folder of a finished run.
+        host: Address to listen on; 0.0.0.0 for all.
+        port: Port to listen on; engines open further ports of their own, on both machines.
+    """
+    from deepshare.private.deployed import from_run
+    from deepshare.private.engine import check_installed, find_engine
+    from deepshare.private.keys import tls_of
+    from deepshare.private.serve import Service
+
+    chosen = find_engine(engine)
+    check_installed(chosen)
+    certificates = None if tls is None else tls_of(tls)
+    program, about = from_run(run, best=best)
+    chosen.check(program, {})
+    warn(chosen)
+    if certificates is None and host not in ("127.0.0.1", "::1", "localhost"):
+        note("without --tls anybody on the way can listen and ask")
+    elif certificates is not None and not chosen.encrypts:
+        note(f"--tls protects what the parties agree on; engine {engine} sends its shares without it")
+    server = Service(chosen, {}, program, about, certificates, note).open(host, port)
+    with server:
+        note(f"serving {run} on {host}:{port} with {engine}: {program.comparisons:,} gates an image; Ctrl-C ends it")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            note("ended")
+
+
+@private.command
+def ask(
+    images: Annotated[list[Path], Parameter(help="Pictures.")],
+    /,
+    *,
+    server: str,
+    tls: TlsFolder = None,
+    fit: Fit = False,
+    plan: Path | None = None,
+    layers: Layers = False,
+    as_json: Json = False,
+) -> None:
+    """Ask a server for the classes of pictures that it never sees.
+
+    Args:
+        server: HOST:PORT of deepshare private serve.
+        plan: A plan file; a server with another plan is refused.
+    """
+    from deepshare.private.ask import connected
+    from deepshare.private.keys import tls_of
+    from deepshare.sharing.plan import Plan
+
+    expected = None if plan is None else Plan.load(plan)
+    with connected(server, None if tls is None else tls_of(tls)) as client:
+        if expected is not None and expected.gates != client.offer.program.comparisons:
+            raise EngineError(
+                f"the server's network computes {client.offer.program.comparisons:,} gates and {plan} has "
+                f"{expected.gates:,}: it serves another plan"
+            )
+        batch = client.offer.about.read(images, fit=fit)
+        warn(client.offer.engine)
+        result = client.ask(batch)
+        show(result, client.offer.about, [str(path) for path in images], layers, as_json)
+
+
+@private.command
+def keys(folder: Path, /, *, host: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None) -> None:
+    """Make certificates for a trial, for 30 days: FOLDER/server for one party, FOLDER/client for the other.
+
+    Args:
+        folder: Where to write them.
+        host: Names and addresses that clients will reach the server by; localhost and 127.0.0.1 by default.
+    """
+    from deepshare.private.keys import make_keys
+
+    make_keys(folder, host or ["localhost", "127.0.0.1"])
+    print(f"{folder}/server goes to the server and {folder}/client to the client; give each its folder with --tls")
+
+
+def note(text: str) -> None:
+    """Say something beside the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn(engine: "Engine") -> None:
+    """Say what an engine does not protect."""
+    note(f"{engine.name}: {engine.trust}")
+
+
+def _options(provider: str | None) -> Mapping[str, str]:
+    return {} if provider is None else {"provider": provider}
+
+
+def _images(
+    run: Path, about: "About", paths: list[Path] | None, samples: int, data_dir: Path | None, fit: bool
+) -> tuple[list[str], "Tensor"]:
+    if paths:
+        return [str(path) for path in paths], about.read(paths, fit=fit)
+    from deepshare.private.deployed import sample_images
+
+    return sample_images(run, samples, data_dir)
+
+
+def show(result: "Result", about: "About", names: list[str], layers: bool, as_json: bool) -> None:
+    """Print classes with their probabilities, and the cost."""
+    from deepshare.private.show import cost_dict, cost_table
+
+    found = [] if result.logits.dim() > 2 else _classes(result, about, names)
+    if as_json:
+        print(json.dumps({"images": found, "cost": cost_dict(result.cost)}))
+        return
+    width = max((len(entry["image"]) for entry in found), default=0)
+    for entry in found:
+        print(f"{entry['image']:{width}}  {entry['class']}  {entry['probability']:.1%}")
+    print()
+    print(cost_table(result.cost, layers=layers))
+    each = result.cost.seconds / result.cost.images
+    error = "" if result.cost.error is None else f"; largest error of a logit {result.cost.error:.1e}"
+    print(f"\n{result.cost.seconds:.2f} s online for {result.cost.images} images, {each:.2f} s each{error}")
+
+
+def _classes(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
+    likely = result.logits.double().softmax(1).max(1)
+    return [
+        {"image": name, "class": about.classes[index], "probability": probability}
+        for name, probability, index in zip(names, likely.values.tolist(), likely.indices.tolist(), strict=True)
+    ]

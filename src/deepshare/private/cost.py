@@ -1,0 +1,73 @@
+"""What a private inference will cost, from a model and a plan alone: for choosing a budget before any training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from deepshare.private.engine import find_engine
+from deepshare.private.program import Program
+from deepshare.private.result import Cost, Layer, Part
+from deepshare.private.translate import translate
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between two machines.
+
+    Attributes:
+        name: What it is called.
+        delay: Seconds one way.
+        rate: Bits a second, each way.
+    """
+
+    name: str
+    delay: float
+    rate: float
+
+
+LAN = Link("LAN, 1 Gbit/s, 0.5 ms", 0.0005, 1e9)
+WAN = Link("WAN, 100 Mbit/s, 40 ms", 0.04, 1e8)
+
+
+def predict(
+    model: nn.Module | Program,
+    input_size: tuple[int, ...],
+    engine: str,
+    *,
+    images: int = 1,
+    options: Mapping[str, str] | None = None,
+) -> Cost:
+    """Bytes, rounds, comparisons and products of an inference, without running it; seconds are not predicted.
+
+    Args:
+        model: A network, trained or not, or its program.
+        input_size: Size of one image.
+        engine: Its name; it need not be installed.
+        images: How many go through at once.
+        options: The engine's.
+
+    Raises:
+        UnsupportedModelError: The network does something that the engine cannot do.
+    """
+    program = model if isinstance(model, Program) else translate(model, input_size)
+    chosen, options = find_engine(engine), options or {}
+    chosen.check(program, options)
+    parts, offline = chosen.predict(program, images, options)
+    layers = (
+        Layer(operation.name, operation.kind, parts[number])
+        for number, operation in enumerate(program.operations)
+        if number in parts
+    )
+    return Cost(engine, images, tuple(layers), offline)
+
+
+def seconds_on(link: Link, part: Part, delays: float) -> float:
+    """The time that messages alone take on a link.
+
+    Args:
+        link: The connection.
+        part: Bytes and rounds.
+        delays: One-way delays that a round of the engine takes.
+    """
+    return part.rounds * delays * link.delay + 8 * max(part.server_bytes, part.client_bytes) / link.rate

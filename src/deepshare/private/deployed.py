@@ -1,0 +1,62 @@
+"""A run folder made ready to be served."""
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from deepshare.data import batches
+from deepshare.data.about import About
+from deepshare.errors import CheckpointError, DataError
+from deepshare.private.program import Program
+from deepshare.private.translate import translate
+from deepshare.training.feed import make_feed
+from deepshare.training.folder import RunFolder
+from deepshare.training.networks import load
+from deepshare.training.recipe import load_recipe
+
+
+def from_run(folder: Path, *, best: bool = False) -> tuple[Program, About]:
+    """Translate the network of a finished run.
+
+    Args:
+        folder: The run folder.
+        best: Whether to take the weights that were best on the validation images instead of the last.
+
+    Raises:
+        CheckpointError: The folder is unfinished or damaged, or does not say what its images are like.
+        UnsupportedModelError: The network does something that private inference does not know.
+    """
+    network = load(folder, best=best)
+    about = about_images(folder)
+    return translate(network, about.size), about
+
+
+def about_images(folder: Path) -> About:
+    """What a run folder says of its images."""
+    path = RunFolder(folder).images
+    try:
+        return About.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} does not say what its images are like: write {path.name} into it, with size, mean, std, classes"
+        ) from error
+    except (OSError, ValueError, ValidationError) as error:
+        raise CheckpointError(f"{path} is damaged: restore it from the machine that trained the run") from error
+
+
+def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list[str], Tensor]:
+    """The first test images of a run's data set, prepared, with names that say what they show.
+
+    Raises:
+        DataError: The data set is not there.
+    """
+    recipe = load_recipe(RunFolder(folder).recipe)
+    feed = make_feed(None, recipe, data_dir)
+    if feed.test_set is None or count < 1:
+        raise DataError(f"no test images of {recipe.data.name} to take: give pictures with --images")
+    images, labels = next(iter(batches(feed.test_set, count, augment=feed.prepare)))
+    classes = feed.test_set.classes
+    said = [f" ({classes[label]})" for label in labels.tolist()] if labels.dim() == 1 else [""] * len(labels)
+    return [f"test image {number}{what}" for number, what in enumerate(said)], images
