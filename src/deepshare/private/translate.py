@@ -1,6 +1,7 @@
 """Translate a trained network into a program, by running it once and writing down what it does."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from deepshare.errors import UnsupportedModelError, reason
 from deepshare.private import plain
 from deepshare.private.fold import fold
 from deepshare.private.handlers import CURES, HANDLERS, PASSING, Call, activation, is_leaf
-from deepshare.private.program import Input, Operation, Program
+from deepshare.private.program import Input, Operation, Program, Resample, Reshape
 from deepshare.sharing.gates import GateCell
 from deepshare.sharing.observe import BATCH, check_input_size, copy_of
 
@@ -104,6 +105,9 @@ class _Recorder(TorchFunctionMode):
         return Call(name, sources, before, tuple(result.shape[1:]))
 
     def _add(self, operation: Operation, result: Tensor) -> None:
+        if isinstance(operation, Resample) and len(operation.shape) == 1:  # a mean that drops its dimensions
+            self.operations.append(replace(operation, shape=(*operation.shape, 1, 1)))
+            operation = Reshape(operation.name, (len(self.operations) - 1,), operation.shape)
         self.operations.append(operation)
         self._alias(result, len(self.operations) - 1)
 

@@ -1,0 +1,200 @@
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from deepshare import plan, share, zoo
+from deepshare.errors import UnsupportedModelError
+from deepshare.methods.masked import GatedPolynomial
+from deepshare.private import plain
+from deepshare.private.program import Add, Convolution, GatedActivation, Program, Resample, Reshape, SharedActivation
+from deepshare.private.translate import translate
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.sites import find_sites
+
+
+def settled(model: nn.Module) -> nn.Module:
+    """Running statistics and affine weights that folding could get wrong."""
+    generator = torch.Generator().manual_seed(1)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+            for tensor in (module.running_mean, module.running_var, module.weight.data, module.bias.data):
+                assert tensor is not None
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+    return model.eval()
+
+
+def same(model: nn.Module, size: tuple[int, ...]) -> Program:
+    """The program, after comparing it with the network on images that translation has not seen."""
+    program = translate(model, size)
+    images = torch.randn(3, *size, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model.double()(images)
+    torch.testing.assert_close(plain.evaluate(program, images), expected, rtol=0, atol=1e-9)
+    return program
+
+
+def test_a_shared_resnet_has_its_batchnorm_folded_and_the_gates_of_its_plan() -> None:
+    torch.manual_seed(0)
+    model = settled(zoo.resnet18(width=8))
+    made = plan(model, (3, 32, 32), "5%")
+    program = same(share(model, made, start="uniform"), (3, 32, 32))
+    kinds = Counter(operation.kind for operation in program.operations)
+    assert kinds["Convolution"] == 20 and kinds["Add"] == 8 and kinds["SharedActivation"] == 16
+    assert program.comparisons == made.gates
+    leaders = [op for op in program.operations if isinstance(op, SharedActivation) and op.leads]
+    assert [op.comparisons for op in leaders] == [group.gates for group in made.groups]
+    assert [op.name for op in leaders] == [group.leader.name for group in made.groups]
+
+
+def test_relus_are_counted_one_by_one() -> None:
+    program = same(settled(zoo.resnet18(width=4)), (3, 32, 32))
+    assert program.comparisons == 491_520 * 4 // 64
+
+
+def test_batchnorm_before_the_activation_of_a_sum_becomes_a_convolution_of_its_own() -> None:
+    torch.manual_seed(0)
+    model = settled(zoo.build("wrn22-8", widen=1))
+    program = same(model, (3, 32, 32))
+    alone = [
+        op
+        for op in program.operations
+        if isinstance(op, Convolution) and op.groups > 1 and isinstance(program.operations[op.inputs[0]], Add)
+    ]
+    assert len(alone) == 9 and all(op.weight.shape[1:] == (1, 1, 1) for op in alone)
+
+
+def test_deeplab_with_dilation_groups_and_upsampling() -> None:
+    torch.manual_seed(0)
+    model = settled(zoo.build("deeplabv3-mobilenetv2", classes=5, aspp_width=8))
+    program = same(model, (3, 40, 56))
+    assert {op.dilation for op in program.operations if isinstance(op, Convolution)} > {(1, 1), (12, 12)}
+    assert program.operations[-1].shape == (5, 40, 56)
+
+
+class Function(nn.Module):
+    """A network of one function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+F = nn.functional
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.avg_pool2d(x, 3, 2, padding=1),
+        lambda x: F.avg_pool2d(x, 3, 2, padding=1, count_include_pad=False),
+        lambda x: F.avg_pool2d(x, (2, 3)),
+        lambda x: F.adaptive_avg_pool2d(x, (3, 5)),
+        lambda x: F.adaptive_avg_pool2d(x, 1),
+        lambda x: F.interpolate(x, size=(13, 7), mode="bilinear", align_corners=False),
+        lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=True),
+        lambda x: F.interpolate(x, scale_factor=(2.5, 1.3), mode="nearest"),
+        lambda x: F.interpolate(x, None, 2, "nearest"),
+        lambda x: x.mean((2, 3), keepdim=True).expand(-1, -1, 4, 5),
+        lambda x: x.mean([2, 3]),
+    ],
+)
+def test_every_way_of_resampling_is_two_matrices(function: Callable[[Tensor], Tensor]) -> None:
+    program = same(Function(function), (2, 8, 9))
+    assert {type(op) for op in program.operations[1:]} <= {Resample, Reshape}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.cat([x, F.relu(x), x], 1),
+        lambda x: x.flatten(1),
+        lambda x: x.view(x.size(0), -1),
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        lambda x: F.dropout(x + x, training=False),
+        lambda x: x.clone().add_(x).relu_() + x,
+    ],
+)
+def test_other_functions(function: Callable[[Tensor], Tensor]) -> None:
+    same(Function(function), (2, 8, 9))
+
+
+def test_masks_and_polynomials_of_single_neurons() -> None:
+    torch.manual_seed(0)
+    base = settled(zoo.resnet18(width=4))
+    sites = find_sites(base, (3, 32, 32))
+
+    def activation(site: object) -> nn.Module:
+        shape = site.shape  # type: ignore[attr-defined]
+        coefficients = [torch.randn(shape[0], 1, 1) * scale for scale in (1e-4, 0.1, 0.1)]
+        made = GatedPolynomial(shape, coefficients)
+        made.set_mask(torch.rand(shape) < 0.1)
+        return made
+
+    model = replace_sites(base, sites, activation).eval()
+    program = same(model, (3, 32, 32))
+    masks = [op for op in program.operations if isinstance(op, GatedActivation)]
+    gates = sum(module.gates for module in model.modules() if isinstance(module, GatedPolynomial))
+    assert program.comparisons == gates and all(op.square is not None for op in masks)
+
+
+def test_what_nobody_reads_is_left_out_but_leaders_stay() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(2, 4, 1), nn.Conv2d(2, 4, 1)
+            self.act = nn.ReLU()
+            self.other = nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            first = self.act(self.one(x))
+            return self.other(self.two(x)) + 0 * 0 if first is None else self.other(self.two(x))
+
+    model = Net()
+    shared = share(model, plan(model, (2, 4, 4), 16))
+    program = translate(shared, (2, 4, 4))
+    assert program.comparisons == 16
+    assert len(translate(model, (2, 4, 4)).operations) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: x.sigmoid(), "calls sigmoid, which private inference does not know"),
+        (lambda x: F.relu6(x), "relu6_to_relu"),
+        (lambda x: x + 1, "a sum with something that is not a tensor of its shape"),
+        (lambda x: x[:, :1], "calls getitem"),
+        (lambda x: F.interpolate(x, size=4, mode="bicubic"), "interpolation bicubic"),
+        (lambda x: x.mean(1), "a mean over dimensions"),
+        (lambda x: (x, x), "returns tuple"),
+        (lambda x: x.reshape(-1), "across images"),
+    ],
+)
+def test_what_no_engine_knows_is_refused_by_name(function: Callable[[Tensor], Tensor], said: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=said):
+        translate(Function(function), (2, 8, 8))
+
+
+def test_gates_that_are_not_hard_yet_are_refused() -> None:
+    from deepshare.sharing.gates import set_progress
+
+    model = zoo.resnet18(width=4)
+    shared = share(model, plan(model, (3, 32, 32), "5%"))
+    set_progress(shared, 0.5)
+    with pytest.raises(UnsupportedModelError, match=r"act1: its gates are not all hard: finish the switch"):
+        translate(shared, (3, 32, 32))
+
+
+def test_a_program_that_computes_something_else_is_refused() -> None:
+    def writes_into_a_view(x: Tensor) -> Tensor:
+        y = x.clone()
+        y.view(len(y), -1).relu_()
+        return y
+
+    with pytest.raises(UnsupportedModelError, match="without in-place operations"):
+        translate(Function(writes_into_a_view), (2, 4, 4))
