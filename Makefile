@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# SPU has wheels for Python 3.11 on Linux alone; its tests say so where it is missing.
+ENGINES := $(shell $(PYTHON) -c 'import sys; print("spu," * (sys.version_info[:2] == (3, 11) and sys.platform == "linux"))')
 CODE := $(wildcard src tests benchmarks examples dev)
 
 .PHONY: demo test lint types pytest install clean
@@ -25,10 +27,13 @@ pytest: $(READY)
 
 install: $(READY)
 
+# CrypTen asks for packages that it does not use, so it is installed without them and with those that it imports.
 # The constraints pin torch, so that nothing that is installed later can bring another one.
 $(READY): pyproject.toml constraints.txt $(wildcard dev/torchvision_cpu.*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,$(ENGINES)dev]'
+	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt crypten
+	$(BIN)/python -m pip install --quiet -c constraints.txt omegaconf antlr4-python3-runtime pyyaml onnx
 	cp dev/torchvision_cpu.* "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
 
