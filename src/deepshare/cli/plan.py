@@ -1,5 +1,6 @@
 """`deepshare plan`: which sites share gates within a budget."""
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from deepshare.errors import RecipeError
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from deepshare.sharing.plan import Plan
 
 SNL = Group("Allocation by SNL", help="With --allocate snl the network is trained first; see deepshare train.")
 
@@ -27,6 +30,7 @@ def plan(
     max_group: int | None = None,
     per_block: Flag = False,
     relu6_to_relu: Relu6ToRelu = False,
+    cost: str | None = None,
     out: Path | None = None,
     as_json: Json = False,
     recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"], group=SNL)] = None,
@@ -43,6 +47,8 @@ def plan(
         no_layer_sharing: Share across channels only.
         max_group: At most so many sites share the gates of one.
         per_block: Share across layers only within a residual block.
+        cost: Predict what private inference costs with this engine, beside the network with all its ReLUs: crypten,
+            spu-cheetah or spu-semi2k.
         out: File to write the plan to.
         recipe: How to train, and on which data.
         run: Folder for the training; its snl/counts.json can be given to --allocate another time.
@@ -75,9 +81,29 @@ def plan(
     )
     if out is not None:
         made.save(out)
-    print(made.to_json() if as_json else made, end="" if as_json else "\n")
+    if cost is None:
+        print(made.to_json() if as_json else made, end="" if as_json else "\n")
+    else:
+        show_with_cost(network, made, cost, as_json)
     if out is not None:
         print(f"written to {out}", file=sys.stderr)
+
+
+def show_with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) -> None:
+    """Print a plan and what it saves with an engine."""
+    from deepshare import share
+    from deepshare.private.cost import comparison, predict
+    from deepshare.private.show import cost_dict
+
+    costs = {
+        "all ReLUs": predict(network, made.input_size, engine),
+        "this plan": predict(share(network, made), made.input_size, engine),
+    }
+    if as_json:
+        said = {name: cost_dict(cost) for name, cost in costs.items()}
+        print(json.dumps({"plan": json.loads(made.to_json()), "cost": said}))
+    else:
+        print(f"{made}\n\nOne image with {engine}, predicted:\n\n{comparison(costs)}")
 
 
 def counts_by_snl(

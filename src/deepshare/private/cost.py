@@ -8,7 +8,9 @@ from torch import nn
 from deepshare.private.engine import find_engine
 from deepshare.private.program import Program
 from deepshare.private.result import Cost, Layer, Part
+from deepshare.private.show import size
 from deepshare.private.translate import translate
+from deepshare.sharing.table import table
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,16 @@ def seconds_on(link: Link, part: Part, delays: float) -> float:
         delays: One-way delays that a round of the engine takes.
     """
     return part.rounds * delays * link.delay + 8 * max(part.server_bytes, part.client_bytes) / link.rate
+
+
+def comparison(costs: Mapping[str, Cost]) -> str:
+    """Several costs of one engine as a table: what goes over the wire, and the time that takes."""
+    rows = []
+    for name, cost in costs.items():
+        delays = find_engine(cost.engine).delays
+        for what, part in (("activations", cost.activations), ("in all", cost.online)):
+            sent = max(part.server_bytes, part.client_bytes)
+            times = (f"{seconds_on(link, part, delays):.2f} s" for link in (LAN, WAN))
+            rows.append((name, what, f"{part.comparisons:,}", size(sent), f"{part.rounds:,}", *times))
+    header = ("network", "", "comparisons", "sent by a party", "rounds", *(link.name for link in (LAN, WAN)))
+    return f"{table(header, rows, '<<>>>>>')}\nTimes are those of the messages alone, without computing."

@@ -56,6 +56,7 @@ class Engine(Protocol):
         packages: Modules that must be there.
         install: The commands that install them.
         encrypts: Whether it can speak TLS between hosts.
+        delays: One-way delays of the link that a round takes, as measured.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Engine(Protocol):
     packages: tuple[str, ...]
     install: str
     encrypts: bool
+    delays: float
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
         """The parties that it needs, the server first."""
