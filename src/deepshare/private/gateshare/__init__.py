@@ -1,0 +1,1 @@
+"""The gate-sharing protocol: one message each way per activation, and none for linear layers."""

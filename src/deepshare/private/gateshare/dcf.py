@@ -1,0 +1,210 @@
+"""Distributed comparison: two keys, neither of which tells the threshold, whose results XOR to [x < threshold].
+
+The construction is that of Boyle et al., "Function Secret Sharing for Mixed-Mode and Fixed-Point Secure Computation"
+(2021), with results of one bit. Each party walks down a tree of seeds from its root, along the bits of x, the highest
+first. While x agrees with the threshold, the seeds of the two are independent and exactly one of them is marked. Where
+x departs, a word that belongs to the level and that only the marked one adds makes seeds and marks equal, so that all
+later contributions cancel, and sets the XOR of the earlier ones to the result. The last seven bits are decided at once,
+by a word of 128 results.
+
+The words are the same for both parties. A party's own is only its root, any 16 random bytes, so roots are expanded from
+a seed and not sent. All gates of a layer are handled together, level by level.
+
+The generator is AES-128 in the Matyas-Meyer-Oseas form, AES(block) xor block. A seed is a block without its two lowest
+bits: on the way in they say what is asked for (0 left child, 1 right child, 2 leaf), on the way out they are the mark
+and the contribution. The AES key is no secret between the parties; every use takes a fresh one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from deepshare.errors import EngineError
+
+Words = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+Bits = NDArray[np.bool_]
+
+ROOT_BYTES = 16
+_LEAF_BITS = 7
+_ZERO, _ONE, _ALL = np.uint64(0), np.uint64(1), ~np.uint64(0)
+_LEAF = _CONTRIBUTION = np.uint64(2)
+_SEED = ~np.uint64(3)
+_CHUNK = 1 << 14  # gates at a time, a multiple of 8: their seeds stay in the cache
+_SLACK = 15  # cryptography wants room for one more block but a byte
+
+
+def levels(bits: int) -> int:
+    """Levels of the tree for numbers of this many bits."""
+    if not _LEAF_BITS <= bits <= 64:
+        raise EngineError(f"numbers of {bits} bits cannot be compared: give {_LEAF_BITS} to 64 bits")
+    return bits - _LEAF_BITS
+
+
+def key_bytes(gates: int, bits: int) -> int:
+    """Bytes of the words for these gates: what is sent to each party, whose roots are expanded from a seed."""
+    return 16 * gates * (levels(bits) + 1) + levels(bits) * _packed(gates)
+
+
+def _packed(gates: int) -> int:
+    return -(-gates // 8)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The words for the gates of a layer: all of both parties' keys but the roots.
+
+    Attributes:
+        seeds: (levels, gates, 2). What the marked party adds to a child; the two lowest bits belong to the mark of a
+            left child and to the contribution.
+        leaves: (gates, 2). What the marked party adds to its 128 results.
+        turns: (levels, gates / 8), packed. By how much the bit for the mark of a right child differs.
+    """
+
+    seeds: Words
+    leaves: Words
+    turns: Bytes
+
+    @classmethod
+    def empty(cls, gates: int, bits: int) -> Self:
+        """Room for words."""
+        return cls.from_bytes(bytearray(key_bytes(gates, bits)), gates, bits)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview, gates: int, bits: int) -> Self:
+        """Read what `to_bytes` wrote, without a copy."""
+        size, depth = key_bytes(gates, bits), levels(bits)
+        if len(data) != size:
+            raise EngineError(f"comparison keys of {len(data)} bytes: {gates} gates of {bits} bits have {size}")
+        words, turns = np.split(np.frombuffer(data, np.uint8), [16 * gates * (depth + 1)])
+        blocks = words.view(np.uint64).reshape(depth + 1, gates, 2)
+        return cls(blocks[:depth], blocks[depth], turns.reshape(depth, _packed(gates)))
+
+    def to_bytes(self) -> bytes:
+        """All words, in `key_bytes` bytes."""
+        return b"".join(part.tobytes() for part in (self.seeds, self.leaves, self.turns))
+
+
+def deal(thresholds: Words, bits: int, roots: tuple[Words, Words], aes_key: bytes) -> Keys:
+    """Make the words for gates with these thresholds.
+
+    Args:
+        thresholds: (gates,), each below 2^bits.
+        bits: Bits of the numbers that are compared.
+        roots: (gates, 2) random words of each party.
+        aes_key: 16 bytes, not used for other keys.
+    """
+    keys = Keys.empty(len(thresholds), bits)
+    generator = _Generator(aes_key)
+    for part, packed in _parts(len(thresholds)):
+        threshold = thresholds[part]
+        walk = _Walk(np.stack([root[part] for root in roots]), np.array([[0], [1]], np.uint64))
+        for level in range(levels(bits)):
+            way = _bit(threshold, bits - 1 - level)
+            left, right = (generator(walk.blocks, side) for side in (_ZERO, _ONE))
+            word, turn = _words(left[0] ^ left[1], right[0] ^ right[1], way, walk.total[0] ^ walk.total[1])
+            keys.seeds[level, part], keys.turns[level, packed] = word, np.packbits(turn.astype(np.bool_))
+            walk.step(_choose(way, right, left), way, word, turn)
+        difference = generator(walk.blocks, _LEAF) ^ _spread(_bit(walk.total, 1))[..., None]
+        keys.leaves[part] = difference[0] ^ difference[1] ^ _ones_below(threshold)
+    return keys
+
+
+def evaluate(x: Words, party: int, roots: Words, keys: Keys, aes_key: bytes) -> Bits:
+    """One party's share of [x < threshold] for every gate; the XOR of both parties' is the result.
+
+    Args:
+        x: (gates,), of which the lowest bits count.
+        party: 0 or 1.
+        roots: (gates, 2), this party's.
+        keys: For these gates.
+        aes_key: That of `deal`.
+    """
+    depth, shares = len(keys.seeds), np.empty(len(x), np.bool_)
+    generator = _Generator(aes_key)
+    for part, packed in _parts(len(x)):
+        at = x[part]
+        walk = _Walk(roots[part], np.uint64(party))
+        for level in range(depth):
+            way = _bit(at, depth + _LEAF_BITS - 1 - level)
+            turn = np.unpackbits(keys.turns[level, packed], count=len(at))
+            walk.step(generator(walk.blocks, way), way, keys.seeds[level, part], turn)
+        leaf = generator(walk.blocks, _LEAF) ^ (keys.leaves[part] & walk.masks[:, None])
+        half = np.where(_bit(at, 6), leaf[:, 1], leaf[:, 0])
+        shares[part] = _bit(half, at & np.uint64(63)) ^ _bit(walk.total, 1)
+    return shares
+
+
+class _Generator:
+    """AES(block) xor block, for many blocks at once."""
+
+    def __init__(self, aes_key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.AES128(aes_key), modes.ECB()).encryptor()
+        self._out = np.empty(2 * 16 * _CHUNK + _SLACK, np.uint8)
+
+    def __call__(self, blocks: Words, ask: Words | np.uint64) -> Words:
+        asked = blocks.copy()
+        asked[..., 0] &= _SEED
+        asked[..., 0] |= ask
+        self._encryptor.update_into(asked.view(np.uint8).data, self._out.data)
+        asked ^= self._out[: asked.nbytes].view(np.uint64).reshape(asked.shape)
+        return asked
+
+
+class _Walk:
+    """Where a party is in the trees: a block for each gate, all ones where it is marked, and its contributions."""
+
+    def __init__(self, roots: Words, marks: Words | np.uint64) -> None:
+        self.blocks = roots
+        self.total = np.zeros(roots.shape[:-1], np.uint64)  # contributions are in bit 1
+        self.masks = _spread(self.total + marks)
+
+    def step(self, child: Words, way: Words, word: Words, turn: Words | Bytes) -> None:
+        """Go on to a child, which is changed in place."""
+        child ^= word & self.masks[..., None]
+        low = child[..., 0]
+        self.total ^= low
+        self.masks = _spread((low ^ (self.masks & way & turn)) & _ONE)
+        self.blocks = child
+
+
+def _words(left: Words, right: Words, way: Words, total: Words) -> tuple[Words, Words]:
+    """The word and the turn of a level, from the XOR of both parties' children and of their contributions so far."""
+    word = _choose(way, left, right)
+    mark_left, mark_right = (left[:, 0] ^ way ^ _ONE) & _ONE, (right[:, 0] ^ way) & _ONE
+    # x departs to the left where the threshold goes right: then x is below it.
+    contribution = (word[:, 0] ^ total ^ (way << _ONE)) & _CONTRIBUTION
+    word[:, 0] = (word[:, 0] & _SEED) | contribution | mark_left
+    return word, mark_left ^ mark_right
+
+
+def _parts(gates: int) -> Iterator[tuple[slice, slice]]:
+    """Gates in chunks, and where a chunk is among packed bits."""
+    for begin in range(0, gates, _CHUNK):
+        yield slice(begin, begin + _CHUNK), slice(begin // 8, (begin + _CHUNK) // 8)
+
+
+def _bit(x: Words, place: int | Words) -> Words:
+    return (x >> np.asarray(place, np.uint64)) & _ONE
+
+
+def _choose(way: Words, one: Words, zero: Words) -> Words:
+    """Blocks of one where the way is 1, of zero elsewhere."""
+    return zero ^ ((zero ^ one) & _spread(way)[:, None])
+
+
+def _spread(bit: Words) -> Words:
+    """All ones for 1, zero for 0."""
+    return np.uint64(0) - bit
+
+
+def _ones_below(threshold: Words) -> Words:
+    """128 results, [j < t] for the seven lowest bits t of a threshold."""
+    last = threshold & np.uint64(127)
+    rest = (_ONE << (last & np.uint64(63))) - _ONE
+    upper = last >= 64
+    return np.stack([np.where(upper, _ALL, rest), np.where(upper, rest, _ZERO)], 1)

@@ -1,0 +1,143 @@
+"""Products are exact mod 2^64, whatever the numbers and however the kernel moves."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from deepshare.errors import EngineError
+from deepshare.private.gateshare.columns import Geometry
+from deepshare.private.gateshare.products import PlainWeight, Resampling, RingWeight, Weight
+
+LOW, HIGH = -(1 << 63), (1 << 63) - 1
+LARGEST_PLAIN = 1 << 22
+# Numbers at which a limb is at its end or passes into the next.
+EDGES = [LOW, LOW + 1, -(1 << 31) - 1, -(1 << 31), -(1 << 21), -1, 0, 1, (1 << 21) - 1, 1 << 21, (1 << 31) - 1, 1 << 31]
+EDGES += [(1 << 32) - 1, (1 << 43) - 1, 1 << 43, HIGH - (1 << 21), HIGH - (1 << 31), HIGH - 1, HIGH]
+
+
+def ring(*shape: int) -> Tensor:
+    return torch.randint(LOW, HIGH, shape)
+
+
+def plain(*shape: int) -> Tensor:
+    return torch.randint(-(1 << 15), 1 << 15, shape)
+
+
+def convolved(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Convolution tap by tap, in torch's int64, which wraps."""
+    (high, wide), (out, each, *kernel) = geometry.padding, weight.shape
+    x = torch.nn.functional.pad(x, (wide, wide, high, high))
+    rows, columns = geometry.positions((x.shape[2], x.shape[3]), (kernel[0], kernel[1]))
+    result = torch.zeros(len(x), out, rows, columns, dtype=torch.int64)
+    for o, c, i, j in itertools.product(range(out), range(each), *map(range, kernel)):
+        channel = x[:, o // (out // geometry.groups) * each + c]
+        seen = channel[
+            :, i * geometry.dilation[0] :: geometry.stride[0], j * geometry.dilation[1] :: geometry.stride[1]
+        ]
+        result[:, o] += weight[o, c, i, j] * seen[:, :rows, :columns]
+    return result
+
+
+GEOMETRIES = [
+    (Geometry(), (8, 4, 3, 3)),
+    (Geometry(padding=(1, 1)), (8, 4, 3, 3)),
+    (Geometry(stride=(2, 2), padding=(1, 1)), (8, 4, 3, 3)),
+    (Geometry(stride=(2, 2)), (8, 4, 1, 1)),
+    (Geometry(stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2), (6, 2, 3, 2)),
+    (Geometry(padding=(2, 2), dilation=(2, 2)), (3, 4, 3, 3)),
+    (Geometry(padding=(1, 1), groups=4), (4, 1, 3, 3)),
+    (Geometry(padding=(0, 3)), (5, 4, 1, 7)),
+]
+
+
+@pytest.mark.parametrize(("geometry", "shape"), GEOMETRIES)
+@pytest.mark.parametrize("images", [1, 3])
+def test_convolutions_are_exact(geometry: Geometry, shape: tuple[int, ...], images: int) -> None:
+    x, small, large = ring(images, 4, 9, 8), plain(*shape), ring(*shape)
+    assert torch.equal(PlainWeight(small, geometry)(x), convolved(x, small, geometry))
+    assert torch.equal(RingWeight(large, geometry)(x), convolved(x, large, geometry))
+
+
+def test_a_batch_that_is_cut_equals_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepshare.private.gateshare.products._CHUNK", 5000)
+    x, weight, geometry = ring(7, 4, 9, 8), ring(6, 4, 3, 3), Geometry(padding=(1, 1))
+    product = RingWeight(weight, geometry)
+    assert torch.equal(product(x), torch.cat([product(image[None]) for image in x]))
+    assert torch.equal(product(x), convolved(x, weight, geometry))
+
+
+@pytest.mark.parametrize(("images", "inner", "out"), [(1, 512, 100), (40, 3000, 7), (3, 1, 1), (1, 4608, 16)])
+def test_matrices_are_exact(images: int, inner: int, out: int) -> None:
+    x, small, large = ring(images, inner), plain(out, inner), ring(out, inner)
+    for product, weight in ((PlainWeight(small), small), (RingWeight(large), large)):
+        assert torch.equal(product(x), x @ weight.T)
+        assert product(x).is_contiguous()
+
+
+@given(st.data())
+def test_edges_times_edges_are_exact(data: st.DataObject) -> None:
+    inner = data.draw(st.integers(1, 40))
+    numbers = st.lists(st.sampled_from(EDGES) | st.integers(LOW, HIGH), min_size=inner, max_size=inner)
+    small = st.lists(st.integers(-LARGEST_PLAIN, LARGEST_PLAIN), min_size=inner, max_size=inner)
+    x, large, few = data.draw(numbers), data.draw(numbers), data.draw(small)
+    for kind, weight in ((RingWeight, large), (PlainWeight, few)):
+        exact = sum(a * b for a, b in zip(x, weight, strict=True))
+        assert (int(kind(torch.tensor([weight]))(torch.tensor([x]))) - exact) % (1 << 64) == 0
+
+
+@pytest.mark.parametrize("x", EDGES)
+@pytest.mark.parametrize("inner", [1023, 1024, 1025, 5000])
+def test_the_largest_sums_are_exact(x: int, inner: int) -> None:
+    for kind, weight in ((RingWeight, x), (RingWeight, LOW), (PlainWeight, 1 << 15), (PlainWeight, -(1 << 15))):
+        result = kind(torch.full((2, inner), weight))(torch.full((3, inner), x))
+        assert torch.equal(result, torch.full((3, 2), 1) * x * weight * inner)
+
+
+@pytest.mark.parametrize("x", EDGES)
+def test_the_largest_plain_weights_are_exact(x: int) -> None:
+    weight = torch.tensor([[LARGEST_PLAIN, -LARGEST_PLAIN, LARGEST_PLAIN], [1, 2, LARGEST_PLAIN - 3]])
+    row = torch.full((1, 3), x)
+    assert torch.equal(PlainWeight(weight)(row), row @ weight.T)
+
+
+@pytest.mark.parametrize("inner", [1024, 1025, 1365, 2048, 2049])
+def test_odd_sums_of_the_largest_limbs_are_exact(inner: int) -> None:
+    limb = (1 << 21) - 1
+    x, weight = torch.full((1, inner), limb | limb << 22), torch.full((1, inner), limb | limb << 22)
+    weight[0, 0] -= 1  # an even sum above 2^53 would be exact by luck
+    assert torch.equal(RingWeight(weight)(x), x @ weight.T)
+
+
+def blocks(product: Weight) -> list[tuple[int, int]]:
+    return [(where.start, where.stop) for where, _ in product._blocks]
+
+
+def test_weights_are_cut_only_where_sums_could_pass_the_limit() -> None:
+    assert blocks(PlainWeight(torch.full((3, 128), 1 << 15))) == [(0, 128)]
+    assert blocks(PlainWeight(torch.full((3, 129), 1 << 15))) == [(0, 128), (128, 129)]
+    uneven = torch.zeros(2, 10, dtype=torch.int64)
+    uneven[0, 3] = uneven[1, 4] = uneven[0, 7] = LARGEST_PLAIN
+    assert blocks(PlainWeight(uneven)) == [(0, 7), (7, 10)]
+
+
+@pytest.mark.parametrize("weight", [LARGEST_PLAIN + 1, -LARGEST_PLAIN - 1, HIGH, LOW])
+def test_a_plain_weight_that_is_too_large_is_refused(weight: int) -> None:
+    with pytest.raises(EngineError, match=f"a weight of {abs(weight)} units"):
+        PlainWeight(torch.tensor([[1, weight, 1]]))
+
+
+def test_resampling_is_rows_times_map_times_columns() -> None:
+    x, rows, columns = ring(2, 3, 8, 6), plain(4, 8), plain(5, 6)
+    exact = torch.einsum("ah,nchw,bw->ncab", rows, x, columns)
+    assert torch.equal(Resampling(rows, columns)(x), exact)
+
+
+def test_pooling_of_shares_is_pooling_of_what_they_share() -> None:
+    secret, mask = torch.randint(-1000, 1000, (2, 3, 8, 8)), ring(2, 3, 8, 8)
+    windows = torch.eye(4, dtype=torch.int64).repeat_interleave(2, 1)
+    pooled = Resampling(windows, windows)
+    assert torch.equal(pooled(secret - mask) + pooled(mask), secret.unfold(2, 2, 2).unfold(3, 2, 2).sum((-1, -2)))
