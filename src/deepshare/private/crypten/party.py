@@ -1,0 +1,146 @@
+"""What each process does, from connecting to the end."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from deepshare.private.crypten import limits
+from deepshare.private.crypten.comparison import Comparator, import_crypten
+from deepshare.private.crypten.fixed import decode
+from deepshare.private.crypten.gated import Gated
+from deepshare.private.crypten.linear import Product
+from deepshare.private.crypten.link import Link
+from deepshare.private.crypten.pooling import Largest
+from deepshare.private.crypten.room import Room
+from deepshare.private.crypten.shared import Shared
+from deepshare.private.crypten.source import Dealer, FirstParty, Seeded, Served, Source
+from deepshare.private.crypten.step import Alone, Step
+from deepshare.private.engine import Task
+from deepshare.private.program import Convolution, GatedActivation, Linear, MaxPool, Operation, SharedActivation
+from deepshare.private.result import Outcome, Part
+
+_STEPS: dict[type[Operation], type[Step]] = {
+    Convolution: Product,
+    Linear: Product,
+    MaxPool: Largest,
+    SharedActivation: Shared,
+    GatedActivation: Gated,
+}
+
+
+def run(task: Task, ready: Callable[[], None]) -> Outcome:
+    """Do one party's part; see `deepshare.private.engine.Engine.run`."""
+    if task.images is not None:
+        limits.check_images(task.images)
+    import_crypten()
+    link = Link(task.role, task.addresses)
+    ready()
+    with torch.no_grad():
+        outcome = _deal(task, link) if task.role == "dealer" else Party(task, link).run()
+    link.part()
+    return outcome
+
+
+def _deal(task: Task, link: Link) -> Outcome:
+    seeds = _seed(), _seed()
+    link.send(torch.tensor([seeds[0]]), "server")
+    link.send(torch.tensor([seeds[1]]), "client")
+    room = Room(Dealer(*seeds, link), link, task.count, None)
+    for step in _steps(task, room):
+        step.deal()
+    # The time is in the server's, who waits for it.
+    return Outcome(None, {}, Part(dealer_bytes=room.source.dealt))
+
+
+class Party:
+    """The server or the client."""
+
+    def __init__(self, task: Task, link: Link) -> None:
+        self._task, self._link = task, link
+        self._clock = time.perf_counter()
+        self._comparator = Comparator(link)
+        self._room = Room(_source(task, link), link, task.count, self._comparator)
+        self._steps = _steps(task, self._room)
+        self._room.open_secrets()
+        self._session = self._measured()
+
+    def run(self) -> Outcome:
+        """One operation after the other: prepare it, meet, run it."""
+        program = self._task.program
+        values: dict[int, Tensor] = {}
+        layers, offline, logits = {}, Part(), None
+        last = program.last_use()
+        for number in range(len(program.operations)):
+            step = self._steps.popleft()
+            step.deal()
+            step.settle()
+            self._link.meet()
+            offline += self._measured()
+            inputs = [values[source] for source in step.inputs]
+            values[number] = step.run(inputs) if inputs else self._images()
+            if not self._steps:
+                logits = self._reveal(values[number])
+            layers[number] = self._measured()
+            for source in set(step.inputs):
+                if last[source] == number:
+                    del values[source]
+                    self._room.openings.pop(source, None)
+        offline += Part(dealer_bytes=self._room.source.dealt)
+        return Outcome(logits, layers, offline, self._session, sum(part.seconds for part in layers.values()))
+
+    def _images(self) -> Tensor:
+        images = self._task.images
+        if images is None:
+            images = torch.empty(self._task.count, *self._task.program.input_size, device="meta")
+        return self._room.shared(images, owner=1)
+
+    def _reveal(self, share: Tensor) -> Tensor | None:
+        """Show the logits to the client alone."""
+        self._link.rounds += 1
+        if self._task.role == "server":
+            self._link.send(share, "client")
+            return None
+        return decode(share + self._link.receive(share.shape, "server"))
+
+    def _measured(self) -> Part:
+        """What happened since it was last asked."""
+        now, link, room = time.perf_counter(), self._link, self._room
+        whose = {"server": "server_bytes", "client": "client_bytes"}[self._task.role]
+        part = Part(
+            now - self._clock,
+            rounds=link.rounds,
+            comparisons=self._comparator.comparisons,
+            products=room.products,
+            **{whose: link.sent},
+        )
+        self._clock = now
+        link.sent = link.rounds = self._comparator.comparisons = room.products = 0
+        return part
+
+
+def _steps(task: Task, room: Room) -> deque[Step]:
+    """A step for each operation; they are thrown away when they are done, with what was dealt for them."""
+    program = task.program
+    return deque(
+        _STEPS.get(type(operation), Alone)(room, program, number) for number, operation in enumerate(program.operations)
+    )
+
+
+def _source(task: Task, link: Link) -> Source:
+    third = limits.provider(task.options) == "ttp"
+    if third:
+        seed = int(link.receive((1,), "dealer"))
+        return Served(seed, link) if task.role == "server" else Seeded(seed)
+    if task.role == "client":
+        return Seeded(int(link.receive((1,), "server")))
+    seed = _seed()
+    link.send(torch.tensor([seed]), "client")
+    return FirstParty(_seed(), seed)
+
+
+def _seed() -> int:
+    return int.from_bytes(os.urandom(8), "big", signed=True)

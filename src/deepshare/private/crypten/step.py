@@ -1,0 +1,66 @@
+"""What one operation does in each process, and the operations that a party does alone."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from deepshare.private.crypten.fixed import BITS, divide, encode, truncate
+from deepshare.private.crypten.room import Room
+from deepshare.private.program import Add, Concatenate, Operation, Program, Resample, Reshape
+
+
+class Step:
+    """One operation; making it shares its secrets.
+
+    Args:
+        room: The process.
+        program: Of which it is an operation.
+        number: Its number.
+    """
+
+    def __init__(self, room: Room, program: Program, number: int) -> None:
+        self.room, self.number = room, number
+        operation = program.operations[number]
+        self.inputs = operation.inputs
+        self.sizes = [program.operations[source].shape for source in operation.inputs]
+
+    def deal(self) -> None:
+        """Ask for the masks; in every process, before there are images."""
+
+    def settle(self) -> None:
+        """Compute what can be computed of them; in the parties, before there are images."""
+
+    def run(self, inputs: Sequence[Tensor]) -> Tensor:
+        """This party's share of the result, from its shares of the inputs."""
+        raise NotImplementedError
+
+
+class Alone(Step):
+    """An operation that each party does on its own shares."""
+
+    def __init__(self, room: Room, program: Program, number: int) -> None:
+        super().__init__(room, program, number)
+        self.operation: Operation = program.operations[number]
+
+    def run(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Sums, copies and products with public numbers."""
+        match self.operation:
+            case Add():
+                return inputs[0] + inputs[1]
+            case Concatenate():
+                return torch.cat(list(inputs), 1)
+            case Reshape(shape=shape):
+                return inputs[0].reshape(-1, *shape)
+            case Resample(rows=rows, columns=columns, scale=scale):
+                return resample(inputs[0], rows, columns, scale)
+        raise AssertionError(self.operation)
+
+
+def resample(x: Tensor, rows: Tensor, columns: Tensor, scale: float) -> Tensor:
+    """Averages add first and divide once; other public numbers are rounded to fixed point."""
+    divisor = round(1 / scale)
+    if all(matrix.equal(matrix.round()) for matrix in (rows, columns)) and divisor * scale == 1:
+        total = rows.long() @ x @ columns.long().T
+        return total if divisor == 1 else divide(total, divisor)
+    return truncate(truncate(encode(rows * scale, BITS) @ x) @ encode(columns, BITS).T)
