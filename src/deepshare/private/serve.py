@@ -55,12 +55,9 @@ class Service:
                 "run it on one machine with private run, or take the option away"
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host, port))
+            listener = socket.create_server((host, port), family=family)
         except OSError as error:
-            listener.close()
             raise EngineError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port") from error
         context = None if self.tls is None else server_context(self.tls)
         return listen(self._answer, sock=listener, ssl=context, **SETTINGS)

@@ -1,0 +1,177 @@
+"""A server and clients over real sockets, their parties in real processes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from websockets.sync.client import connect
+
+from deepshare import plan, share, zoo
+from deepshare.data.about import About
+from deepshare.errors import EngineError
+from deepshare.private import plain
+from deepshare.private.ask import connected
+from deepshare.private.engine import find_engine
+from deepshare.private.keys import make_keys, tls_of
+from deepshare.private.program import Program
+from deepshare.private.serve import LARGEST_BATCH, Service
+from deepshare.private.translate import translate
+
+pytestmark = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
+
+SIZE = (3, 16, 16)
+ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    torch.manual_seed(0)
+    model = zoo.resnet18(width=4, classes=10)
+    return translate(share(model, plan(model, SIZE, "10%"), start="uniform"), SIZE)
+
+
+class Running:
+    """A service in this process, with what it said."""
+
+    def __init__(self, program: Program, keys: Path | None = None) -> None:
+        self.said: list[str] = []
+        tls = None if keys is None else tls_of(keys / "server")
+        service = Service(find_engine("crypten"), {}, program, ABOUT, tls, self.said.append)
+        self.server = service.open("127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self.server.socket.getsockname()[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def wait_for(self, words: str, seconds: float = 60) -> str:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for line in self.said:
+                if words in line:
+                    return line
+            time.sleep(0.05)
+        raise AssertionError(f"{words!r} not in {self.said}")
+
+
+@pytest.fixture
+def running(program: Program) -> Iterator[Running]:
+    service = Running(program)
+    yield service
+    service.server.shutdown()
+
+
+def workers() -> list[int]:
+    """Children of this process that are parties."""
+    listed = subprocess.run(["pgrep", "-f", "-P", str(os.getpid()), "deepshare.private.worker"], capture_output=True)
+    return [int(line) for line in listed.stdout.split()]
+
+
+def wait_for_workers(count: int, seconds: float = 60) -> list[int]:
+    deadline = time.monotonic() + seconds
+    while len(found := workers()) != count:
+        assert time.monotonic() < deadline, f"{len(found)} workers, not {count}"
+        time.sleep(0.05)
+    return found
+
+
+def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Path) -> None:
+    make_keys(tmp_path, ["127.0.0.1"])
+    running = Running(program, tmp_path)
+    images = torch.randn(2, *SIZE)
+    with connected(running.address, tls_of(tmp_path / "client")) as client:
+        assert client.offer.about == ABOUT
+        assert all(getattr(op, name).is_meta for op in client.offer.program.operations for name in op.hidden)
+        result = client.ask(images)
+    torch.testing.assert_close(result.logits.double(), plain.evaluate(program, images), rtol=0, atol=1e-2)
+    assert result.cost.online.comparisons == 2 * program.comparisons
+    assert result.cost.online.server_bytes > 0 and result.cost.online.client_bytes > 0
+    running.wait_for("2 images in")
+    with pytest.raises(EngineError, match="does not answer as a server"), connected(running.address):
+        pass
+    make_keys(tmp_path / "others", ["127.0.0.1"])
+    with pytest.raises(EngineError), connected(running.address, tls_of(tmp_path / "others/client")):
+        pass
+    running.server.shutdown()
+    assert workers() == []
+
+
+ASK = """
+import sys, torch
+from deepshare.private.ask import connected
+with connected(sys.argv[1]) as client:
+    client.ask(torch.randn(64, 3, 16, 16))
+"""
+
+
+def test_a_client_that_is_killed_ends_its_inference_and_no_other(running: Running) -> None:
+    client = subprocess.Popen([sys.executable, "-c", ASK, running.address], start_new_session=True)
+    wait_for_workers(1)
+    time.sleep(1)
+    os.kill(client.pid, signal.SIGKILL)
+    client.wait()
+    running.wait_for("the connection to the client was lost", 30)
+    wait_for_workers(0, 10)
+    with connected(running.address) as other:
+        assert other.ask(torch.randn(1, *SIZE)).logits.shape == (1, 10)
+
+
+def test_a_party_that_dies_is_an_error_for_the_other_with_its_reason(running: Running) -> None:
+    reasons: list[str] = []
+
+    def ask() -> None:
+        try:
+            with connected(running.address) as client:
+                client.ask(torch.randn(64, *SIZE))
+        except EngineError as error:
+            reasons.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    first = wait_for_workers(2)[0]
+    os.kill(first, signal.SIGKILL)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "failed: its process ended" in reasons[0]
+    assert "failed: its process ended" in running.wait_for("failed")
+    wait_for_workers(0, 10)
+
+
+def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
+    with (
+        connected(running.address) as client,
+        pytest.raises(EngineError, match=r"give floats of shape \(N, 3, 16, 16\)"),
+    ):
+        client.ask(torch.randn(1, 3, 8, 8))
+    with connected(running.address) as client, pytest.raises(EngineError, match="server refused: 257 images at once"):
+        client.ask(torch.zeros(LARGEST_BATCH + 1, *SIZE))
+    with connect(f"ws://{running.address}") as raw:
+        raw.send('{"protocol": 99}')
+        assert "speaks protocol 1, the client 99" in str(raw.recv(10))
+    with connect(f"ws://{running.address}") as raw:
+        raw.send("not JSON")
+        assert "does not speak the language" in str(raw.recv(10))
+    with connect(f"ws://{running.address}") as raw:
+        raw.send('{"protocol": 1}')
+        raw.recv(10)
+        raw.send('{"images": 1, "address": "127.0.0.1:1", "outline": "another"}')
+        assert "another plan" in str(raw.recv(10))
+    assert workers() == []
+
+
+def test_a_taken_port_and_an_absent_server_are_named(program: Program) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        service = Service(find_engine("crypten"), {}, program, ABOUT, None, print)
+        with pytest.raises(EngineError, match=rf"cannot listen on 127\.0\.0\.1:{port} .*--port"):
+            service.open("127.0.0.1", port)
+    with pytest.raises(EngineError, match=rf"no server at 127\.0\.0\.1:{port}"), connected(f"127.0.0.1:{port}"):
+        pass
+    with pytest.raises(EngineError, match="needs a third party"):
+        Service(find_engine("crypten"), {"provider": "ttp"}, program, ABOUT, None, print).open("127.0.0.1", 0)
