@@ -42,3 +42,4 @@ def save(name: str, content: Mapping[str, Any], draw: Callable[[], Figure], fold
             metadata = {"Date": None} if suffix == "svg" else {}
             figure.savefig(drawn, format=suffix, dpi=DPI, metadata=metadata)
             write_atomically(folder / f"{name}.{suffix}", drawn.getvalue())
+            figure.set_layout_engine("none")  # laid out once for both

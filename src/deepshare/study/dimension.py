@@ -1,0 +1,147 @@
+"""The gate analysis of the paper's section 3.1: how many dimensions do the gates of a site really have?
+
+At each position of a map the gates of its C channels are a vector for every image. Their effective dimension is the
+square of the sum of the PCA eigenvalues over the sum of their squares; divided by C it says how far channels can share
+gates. The baseline shuffles positions within each channel of each image: what is left of the correlation then is no
+matter of position.
+
+Two more kinds of sharing are measured beside it, on the same scale as that of channels: the largest correlation of a
+gate with those of the group's leader at the same position, and the correlation with the same channel's gate next to it.
+Constant gates, which never change over the images, have no correlation and add nothing to the dimension.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepshare.data import batches
+from deepshare.errors import DataError, DeepShareError
+from deepshare.sharing.observe import like
+from deepshare.sharing.sites import Site
+from deepshare.study.site_gates import Dimension, summarise
+from deepshare.study.tally import Tally
+from deepshare.study.watching import Groups, See, watch
+from deepshare.training.feed import make_feed
+from deepshare.training.folder import RunFolder
+from deepshare.training.networks import load
+from deepshare.training.recipe import load_recipe
+
+MEMORY = 2**30
+PIXELS = 2**17  # of one batch
+
+Images = Tensor | Iterable[Tensor | Sequence[Any]]
+Progress = Callable[[int, int], None]
+
+
+def measure_run(
+    folder: str | Path,
+    *,
+    samples: int = 4096,
+    data_dir: Path | None = None,
+    model: nn.Module | None = None,
+    progress: Progress | None = None,
+) -> Dimension:
+    """Measure the network of a finished run on training images of its data set, without augmentation.
+
+    Args:
+        folder: The run folder.
+        samples: Images at most.
+        data_dir: Where data sets are.
+        model: The network as it was given to `fit`, if it was the user's own.
+        progress: Called after every batch with the images done and the images in all.
+
+    Raises:
+        CheckpointError: The folder is unfinished, damaged or no run folder.
+        DataError: Its data set is missing or damaged.
+    """
+    network = load(folder, model=model)
+    feed = make_feed(None, load_recipe(RunFolder(Path(folder)).recipe), data_dir)
+    size = max(1, min(128, PIXELS // max(1, torch.Size(feed.input_size[1:]).numel())))
+    images = batches(feed.train_set, size, shuffle=True, augment=feed.prepare, device=like(network).device)
+    return measure(network, images, samples=min(samples, len(feed.train_set)), progress=progress)
+
+
+def measure(
+    model: nn.Module,
+    images: Images,
+    *,
+    samples: int = 4096,
+    seed: int = 0,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> Dimension:
+    """Measure the gates of any network.
+
+    Args:
+        model: A network with ReLUs or with shared gates; it is not touched.
+        images: Batches as the network wants them, alone or with labels, as a DataLoader gives them; or one tensor.
+        samples: Images at most. Far more than channels are needed: a dimension cannot be above the images.
+        seed: Of the shuffle and, on maps that are too large for the memory, of the positions that are measured.
+        memory: Bytes for the matrices of all sites together, about.
+        progress: Called after every batch with the images done and the images wanted.
+
+    Raises:
+        DataError: There are no images.
+        UnsupportedModelError: The network has no gates, or they cannot be told apart.
+    """
+    if samples < 2:
+        raise DeepShareError(f"samples {samples}: give at least 2, and far more than a site has channels")
+    feed = _take(images, samples)
+    first = next(feed, torch.empty(0))
+    if first.dim() < 2:
+        raise DataError("there are no images to measure gates on: give batches of them")
+    watched = watch(model, first.shape[1:])
+    to = like(model)
+    tallies = _tallies(watched.groups, memory, seed, to.device)
+    done = 0
+    with torch.no_grad(), watched.run(_counter(watched.groups, tallies)) as run:
+        for batch in chain([first], feed):
+            run(batch.to(to))
+            done += len(batch)
+            if progress is not None:
+                progress(done, samples)
+    return Dimension(done, tuple(summarise(watched.groups, tallies)))
+
+
+def _take(images: Images, samples: int) -> Iterator[Tensor]:
+    """The first so many images, in batches."""
+    left = samples
+    for item in images.split(128) if isinstance(images, Tensor) else images:
+        batch = (item if isinstance(item, Tensor) else item[0])[:left]
+        yield batch
+        left -= len(batch)
+        if not left:
+            return
+
+
+def _tallies(groups: Groups, memory: int, seed: int, device: torch.device) -> dict[str, Tally]:
+    """A tally for every site; the sites of a group are measured at the same positions."""
+    share = memory // sum(map(len, groups))
+    tallies: dict[str, Tally] = {}
+    for group in groups:
+        site = group[0]
+        fits = share // (3 * 4 * site.channels**2)
+        drawn = torch.randperm(site.positions, generator=torch.Generator().manual_seed(seed))
+        places = drawn[: max(1, fits)].sort().values
+        for member in group:
+            number = seed + len(tallies)
+            tallies[member.name] = Tally(member, places, led=member != site, seed=number, device=device)
+    return tallies
+
+
+def _counter(groups: Groups, tallies: Mapping[str, Tally]) -> See:
+    """Hands the gates of every site to its tally, with those of its leader, which ran before it."""
+    leader_of = {site.name: group[0].name for group in groups for site in group}
+    leaders: dict[str, Tensor] = {}
+
+    def see(site: Site, gates: Tensor) -> None:
+        leader = leader_of[site.name]
+        chosen = tallies[site.name].add(gates, leaders.get(leader))
+        if leader == site.name:
+            leaders[leader] = chosen
+
+    return see
