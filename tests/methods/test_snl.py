@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from deepshare import zoo
+from deepshare.methods.masked import gated
 from deepshare.methods.snl import SNL, MaskedReLU, masks
+from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import Site, find_sites
 
 
@@ -42,6 +44,7 @@ def test_masks_of_a_linear_layers_output() -> None:
 def test_the_penalty_is_the_lasso_over_all_sites() -> None:
     model = nn.Sequential(masked(1.0, -0.5), masked(0.25))
     penalty = SNL((1, 1, 2), gates=1, lasso=0.01).penalty(model)
+    assert penalty is not None
     assert penalty.item() == pytest.approx(0.0175)
     penalty.backward()
     gradients = [m.mask.grad.flatten().tolist() for m in masks(model) if m.mask.grad is not None]
@@ -97,7 +100,32 @@ def test_a_converted_network_computes_what_it_did() -> None:
 
 def test_one_optimiser_trains_weights_and_masks() -> None:
     model = SNL((3, 8, 8), gates=1).convert(zoo.resnet18(10, width=2, depth=10))
-    optimiser = SNL((3, 8, 8), gates=1).optimiser(model, lr=1e-3, momentum=0.9, weight_decay=1e-3)
+    optimiser = SNL((3, 8, 8), gates=1).optimiser(model, lr=1e-3, momentum=0.9, weight_decay=0, kind="adam")
     assert isinstance(optimiser, torch.optim.Adam)
     assert [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups] == [(1e-3, 0)]
     assert {id(p) for group in optimiser.param_groups for p in group["params"]} == {id(p) for p in model.parameters()}
+
+
+def no_images(count: int) -> torch.Tensor:
+    raise ValueError("SNL looks at no image")
+
+
+@pytest.mark.parametrize(
+    ("gates", "kept"), [(2, [[0, 1, 0], [1, 0]]), (3, [[0, 1, 0], [1, 1]]), (9, [[1, 1, 0], [1, 1]])]
+)
+def test_what_is_above_the_budget_is_cut_by_rank(gates: int, kept: list[list[int]]) -> None:
+    model = nn.Sequential(masked(0.2, 0.9, -3.0), masked(0.8, 0.3))
+    SNL((1, 1, 3), gates=gates).begin(model, "finetune", no_images)
+    assert [module.mask.flatten().int().tolist() for _, module in gated(model)] == kept
+    assert not list(masks(model))
+
+
+def test_fixed_gates_have_neither_lasso_nor_an_early_end() -> None:
+    method = SNL((3, 8, 8), gates=20)
+    model = method.convert(zoo.resnet18(10, width=2, depth=10))
+    method.begin(model, "search", no_images)
+    assert method.counts(model)["layer1.0.act1"] == 2 * 8 * 8
+    method.begin(model, "finetune", no_images)
+    assert method.penalty(model) is None
+    assert not method.end_epoch(model, "finetune", 0)
+    assert sum(method.counts(model).values()) == method.measures(model)["gates"] == count_gates(model, (3, 8, 8)) == 20

@@ -27,6 +27,7 @@ def test_the_files_of_a_finished_run(finished: Finished) -> None:
     assert sorted(file.name for file in finished[0].iterdir()) == [
         "best.safetensors",
         "environment.json",
+        "images.json",
         "metrics.jsonl",
         "model.safetensors",
         "plan.json",

@@ -91,8 +91,10 @@ WRITES = (
         "recipe",
         "environment",
         "plan",
+        "images",
         "teacher's recipe",
         "teacher's environment",
+        "teacher's images",
         "teacher's best",
         "teacher's state",
     ),
@@ -140,7 +142,7 @@ def test_a_full_disk_stops_the_run_which_can_be_resumed(
     def full(file: int) -> None:
         nonlocal written
         written += 1
-        if written == 15:
+        if written == 17:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(file)
 

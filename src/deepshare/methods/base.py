@@ -1,9 +1,13 @@
 """The interface of every method. The training loop is one and lives elsewhere; a method only says what is special."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T", bound=nn.Module)
+Images = Callable[[int], Tensor]  # gives so many prepared training images, or all if there are fewer
 
 
 class Method:
@@ -13,8 +17,28 @@ class Method:
         """Make the network that is trained; the given one is not touched."""
         return model
 
-    def optimiser(self, model: nn.Module, *, lr: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
-        """Make the optimiser of a phase, over every parameter that the method trains."""
+    def form(self, model: nn.Module, phase: str) -> None:
+        """Give a converted network the modules that it has in a phase, in place; their values come from a file."""
+
+    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+        """Bring the network as the phase before left it into the form of a phase that starts, in place."""
+
+    def watch(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:
+        """Make the teacher of a phase into one that the network can be compared with at every site."""
+        return teacher
+
+    def optimiser(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        kind: Literal["sgd", "adam"] = "sgd",
+    ) -> torch.optim.Optimizer:
+        """Make the optimiser of a phase, over every parameter that the method trains; momentum is Adam's first beta."""
+        if kind == "adam":
+            return torch.optim.Adam(model.parameters(), lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
         return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
@@ -38,3 +62,14 @@ class Method:
 
     def restore(self, state: Mapping[str, float]) -> None:
         """Continue from what `state` gave."""
+
+
+def swap(model: nn.Module, kind: type[T], make: Callable[[T], nn.Module]) -> None:
+    """Put new modules in the place of all modules of a kind, on their device and in their mode."""
+    made: dict[nn.Module, nn.Module] = {}
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(module, kind):
+            if module not in made:
+                device = next((value.device for value in module.state_dict().values()), torch.device("cpu"))
+                made[module] = make(module).to(device).train(module.training)
+            model.set_submodule(path, made[module])

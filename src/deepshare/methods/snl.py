@@ -1,7 +1,8 @@
 """Selective network linearisation (SNL): every neuron learns whether it keeps its ReLU.
 
 A neuron computes c ReLU(x) + (1 - c) x. The masks c start at 1 and are trained with the weights, under a lasso that
-grows whenever the count of ReLUs stops falling, until few enough are left: so many gates each site wants.
+grows whenever the count of ReLUs stops falling, until few enough are left: so many gates each site wants. As a method
+of its own it then fixes the masks, the largest ones if too many are left, and finetunes the weights.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.methods.base import Method
+from deepshare.methods.base import Images, Method, swap
+from deepshare.methods.masked import GatedPolynomial, gated, keep_largest
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 
@@ -59,16 +61,30 @@ class SNL(Method):
         """Put a mask at every site of a plain network; it computes what it computed before."""
         return replace_sites(model, find_sites(model, self.input_size), MaskedReLU)
 
-    def optimiser(self, model: nn.Module, *, lr: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
-        """Adam over weights and masks together; it knows neither the momentum nor the weight decay of SGD."""
-        return torch.optim.Adam(model.parameters(), lr=lr)
+    def form(self, model: nn.Module, phase: str) -> None:
+        """Fixed gates in `finetune`."""
+        if phase == "finetune":
+            swap(model, MaskedReLU, lambda module: GatedPolynomial(module.site.shape))
 
-    def penalty(self, model: nn.Module) -> Tensor:
-        """The lasso over all masks."""
-        return self.lasso * torch.stack([module.mask.abs().sum() for module in masks(model)]).sum()
+    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+        """Before `finetune`, fix the masks above the threshold as gates, no more of them than the budget allows."""
+        if phase != "finetune":
+            return
+        trained = [module.mask.detach() for module in masks(model)]
+        kept = keep_largest(trained, [mask > self.threshold for mask in trained], self.gates)
+        self.form(model, phase)
+        for (_, module), mask in zip(gated(model), kept, strict=True):
+            module.set_mask(mask)
+
+    def penalty(self, model: nn.Module) -> Tensor | None:
+        """The lasso over all masks, as long as they are trained."""
+        sums = [module.mask.abs().sum() for module in masks(model)]
+        return self.lasso * torch.stack(sums).sum() if sums else None
 
     def end_epoch(self, model: nn.Module, phase: str, epoch: int) -> bool:
         """Count what is left, let the lasso grow if that did not fall, and end the phase if it is little enough."""
+        if phase == "finetune":
+            return False
         left = sum(self.counts(model).values())
         if left < self.lowest:
             self.lowest = left
@@ -78,7 +94,8 @@ class SNL(Method):
 
     def counts(self, model: nn.Module) -> dict[str, int]:
         """The ReLUs that are left at each site; as weights they divide the budget of a plan."""
-        return {module.site.name: int((module.mask > self.threshold).sum()) for module in masks(model)}
+        fixed = {name.removesuffix(".activation"): module.gates for name, module in gated(model)}
+        return fixed or {module.site.name: int((module.mask > self.threshold).sum()) for module in masks(model)}
 
     def measures(self, model: nn.Module) -> dict[str, float]:
         """The lasso and the ReLUs that are left, in all and at each site."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError, UnsupportedModelError
-from deepshare.sharing.gates import GateCell, SharedReLU
+from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
 from deepshare.sharing.observe import copy_of, like, observe
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import Place, Site, Sites, find_sites
@@ -152,14 +152,14 @@ class Overwrite(nn.Module):
 
 
 def count_gates(model: nn.Module, input_size: Sequence[int]) -> int:
-    """Count the gates that a model computes for one image: those of its leaders, and of ReLUs that remain.
+    """Count the gates that a model computes for one image: those of its leaders and patches, and of ReLUs that remain.
 
     They are counted where they happen, by running the model once on a meta copy.
     """
     seen = observe(model, input_size)
     plain = sum(torch.Size(call.shape).numel() for call in seen.calls)
-    shared = {name for name, module in model.named_modules() if isinstance(module, SharedReLU)}
-    return plain + sum(other.comparisons for other in seen.others if other.name in shared)
+    gates = {name for name, module in model.named_modules() if isinstance(module, GateModule)}
+    return plain + sum(other.comparisons for other in seen.others if other.name in gates)
 
 
 def relu6_to_relu(model: nn.Module) -> nn.Module:

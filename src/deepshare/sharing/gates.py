@@ -82,7 +82,11 @@ def _recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-class SharedReLU(nn.Module):
+class GateModule(nn.Module):
+    """A module whose own comparisons are gates; `count_gates` counts them where they happen."""
+
+
+class SharedReLU(GateModule):
     """One activation site with shared gates; the drop-in for a ReLU.
 
     With prototypes = channels and the identity start it equals ReLU, and so does its gradient except at exactly zero,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from deepshare import data as sets
@@ -70,6 +70,11 @@ class Feed:
             drop_last=enough,
             device=fabric.device,
         )
+
+    def sample(self, count: int) -> Tensor:
+        """The first so many training images, prepared but not augmented; all if there are fewer."""
+        images, _ = next(iter(batches(self.train_set, count, augment=self.prepare)))
+        return images
 
     def validate(self, model: nn.Module, batch: int, limit: int | None = None) -> Result:
         """Evaluate on the validation images."""

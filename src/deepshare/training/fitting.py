@@ -10,14 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from deepshare.data import check_classes
+from deepshare.data import ImageSet, check_classes
+from deepshare.data.about import About
 from deepshare.data.seeds import seed_of
 from deepshare.errors import CheckpointError, PlanMismatchError, RecipeError, UnsupportedModelError
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
+from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan, plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.allocate import of_first_sites, weights
+from deepshare.training.comparators import make_method
 from deepshare.training.evaluate import Result
 from deepshare.training.folder import RunFolder, describe_environment
 from deepshare.training.given import is_shared, plan_of, unshared
@@ -25,7 +28,7 @@ from deepshare.training.loop import Setting
 from deepshare.training.networks import convert, gelu_network, plain_network
 from deepshare.training.phases import Training
 from deepshare.training.recipe import Phase
-from deepshare.training.schema import Budget
+from deepshare.training.schema import RESULT_PHASES, SHARING, Budget
 from deepshare.training.snl import find_counts
 from deepshare.training.weights import Kind, Label, fill, plan_checksum, read_weights, write_file
 
@@ -56,11 +59,13 @@ class Fitting:
         """Train what the recipe describes, with all that it needs first."""
         run = RunFolder(self.out)
         base = self._checked(run, resume)
-        planned = self._plan(base) if self.recipe.method.name == "deepshare" else None
+        planned = self._plan(base) if self.recipe.method.name in SHARING else None
         _check_plan(run, planned)
+        method = self._method(base, planned)
+        method.convert(base)  # what the method cannot do is refused before anything is trained
         self._begin(run, planned)
-        trained = self._plain(run) if planned is None else self._shared(run, planned)
-        self._finish(run, trained, planned)
+        trained = self._plain(run) if self.recipe.method.name == "relu" else self._result(run, method, planned)
+        self._finish(run, trained, base)
         return trained
 
     def allocate(self, resume: bool) -> dict[str, int]:
@@ -92,18 +97,32 @@ class Fitting:
 
     def _base(self, role: str) -> nn.Module:
         """The plain network before training."""
-        if self.given is None:
+        if self.given is None or self.recipe.model_of(role) != self.recipe.model:
             return plain_network(self.recipe, role)
         return unshared(self.given)
 
     def _plan(self, base: nn.Module) -> Plan:
         if self.given is not None and is_shared(self.given):
             return plan_of(self.given, self.input_size)
-        budget = self._budget()
-        if budget.allocate == "snl":
-            self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
-            return self._planned(base, self._snl())
-        return self._planned(base, weights(budget.allocate, find_sites(base, self.input_size)))
+        self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
+        return self._planned(base, self._weights(base))
+
+    def _weights(self, base: nn.Module) -> Mapping[str, float] | None:
+        allocate = self._budget().allocate
+        return self._snl() if allocate == "snl" else weights(allocate, find_sites(base, self.input_size))
+
+    def _method(self, base: nn.Module, planned: Plan | None) -> Method:
+        settings = self.recipe.method
+        if settings.name == "relu":
+            return Method()
+        if planned:
+            seed = seed_of(self.recipe.seed, "alpha and beta")
+            return DeepShare(planned, settings.start, settings.sharpness, seed, not self.recipe.trimmed)
+        dry = self.setting.dry
+        if settings.name != "senet":
+            return make_method(self.recipe, base, self.input_size, dry=dry)
+        make_method(self.recipe, base, self.input_size).convert(base)  # before a run of SNL for the weights
+        return make_method(self.recipe, base, self.input_size, self._weights(base), dry=dry)
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None) -> Plan:
         budget = self._budget()
@@ -138,28 +157,31 @@ class Fitting:
             return self._base("plain")
         if finished := self._finished("plain"):
             return finished
-        teacher = self._teacher() if self._phase("plain").distill else None
+        teacher = self._gelu() if self._phase("plain").distill else None
         return self._train(run, "plain", self._base("plain"), Method(), ("plain",), teacher=teacher)
 
-    def _teacher(self) -> nn.Module:
+    def _gelu(self) -> nn.Module:
         if finished := self._finished("teacher"):
             return finished
         network = gelu_network(self._base("teacher"), self.input_size)
         return self._train(RunFolder(self.out / "teacher"), "gelu", network, Method(), ("teacher",))
 
-    def _shared(self, run: RunFolder, planned: Plan) -> nn.Module:
-        settings = self.recipe.method
-        seed = seed_of(self.recipe.seed, "alpha and beta")
-        method = DeepShare(planned, settings.start, settings.sharpness, seed, settings.replicates)
-        teacher = self._teacher() if self.recipe.needs_teacher else None
+    def _teacher(self) -> nn.Module | None:
+        if self.recipe.distillation.teacher == "plain":
+            return self._plain(RunFolder(self.out / "plain")) if self.recipe.needs_plain else None
+        return self._gelu() if self.recipe.needs_teacher else None
+
+    def _result(self, run: RunFolder, method: Method, planned: Plan | None) -> nn.Module:
+        teacher = self._teacher()
         if self.given is not None and is_shared(self.given):
             network = copy.deepcopy(self.given)
         else:
-            from_plain = settings.initial == "plain"
+            from_plain = self.recipe.method.initial == "plain"
             start = self._plain(RunFolder(self.out / "plain")) if from_plain else self._base("shared")
             network = method.convert(start)
-        names = tuple(name for name in ("gelu", "switch", "finetune") if getattr(self.recipe, name))
-        return self._train(run, "shared", network, method, names, planned=planned, teacher=teacher)
+        names = tuple(name for name in RESULT_PHASES if getattr(self.recipe, name))
+        kind: Kind = "shared" if planned else "gated"
+        return self._train(run, kind, network, method, names, planned=planned, teacher=teacher)
 
     def _train(
         self,
@@ -174,6 +196,7 @@ class Fitting:
     ) -> nn.Module:
         """Train a network, unless that was finished before the run was interrupted."""
         if run.model.exists():
+            method.form(network, names[-1])
             return _filled(network, run.model, kind, planned)
         self._begin(run, planned)
         label = Label(kind, self.input_size, plan_checksum(planned), own=self.given is not None)
@@ -186,10 +209,14 @@ class Fitting:
 
     def _begin(self, run: RunFolder, planned: Plan | None) -> None:
         if self.setting.fabric.is_global_zero:
-            run.begin(self.recipe, describe_environment(self.recipe.seed, self.hardware), planned)
+            run.begin(self.recipe, describe_environment(self.recipe.seed, self.hardware), planned, self._about())
         self.setting.fabric.barrier()
 
-    def _finish(self, run: RunFolder, network: nn.Module, planned: Plan | None) -> None:
+    def _about(self) -> About | None:
+        source = self.setting.feed.train_set
+        return About.of(source, self.input_size) if isinstance(source, ImageSet) else None
+
+    def _finish(self, run: RunFolder, network: nn.Module, base: nn.Module) -> None:
         """Write the final figures, of the last weights and of the best."""
         if self.setting.dry or run.result.exists() or not self.setting.fabric.is_global_zero:
             return
@@ -198,9 +225,12 @@ class Fitting:
         chosen = copy.deepcopy(network)
         fill(chosen, read_weights(run.best)[0], run.best)
         figures["best"] = _figures(self.setting.feed.test(chosen, batch))
-        gates = planned.gates if planned else find_sites(network, self.input_size).neurons
-        lines = run.lines()
-        result = {"gates": gates, "test": figures, "seconds": round(sum(line["seconds"] for line in lines), 1)}
+        result = {
+            "gates": count_gates(network, self.input_size),
+            "neurons": find_sites(base, self.input_size).neurons,
+            "test": figures,
+            "seconds": round(sum(line["seconds"] for line in run.lines()), 1),
+        }
         write_file(run.result, (json.dumps(result, indent=1) + "\n").encode())
 
 

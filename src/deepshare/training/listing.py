@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from deepshare.errors import CheckpointError, RecipeError
 from deepshare.sharing.table import table
 from deepshare.training.recipe import Recipe, differences, load_recipe, names
-from deepshare.training.schema import Section
+from deepshare.training.sections import Section
 
 NOT_RUN = "not run to the end"
 
@@ -125,7 +125,7 @@ def record(folder: str | Path) -> Finished:
         test=round(100 * result["test"]["last"][score], 2),
         validation=round(100 * lines[-1][f"val_{score}"], 2),
         gates=result["gates"],
-        neurons=_neurons(path / "plan.json") or result["gates"],
+        neurons=result.get("neurons") or _neurons(path / "plan.json") or result["gates"],
         epochs={line["phase"]: line["epoch"] for line in lines},
         seconds=result["seconds"],
         environment=environment,

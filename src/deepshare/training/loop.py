@@ -108,6 +108,8 @@ def _step(setting: Setting, work: Work, images: Tensor, labels: Tensor, lr: floa
     logits = work.module(images)
     loss = _loss(setting, work, images, logits, labels)
     setting.fabric.backward(loss)
+    if work.phase.clip:
+        setting.fabric.clip_gradients(work.module, work.optimiser, clip_val=work.phase.clip)
     work.optimiser.step()
     work.optimiser.zero_grad()
     known = labels != setting.feed.skip

@@ -15,6 +15,7 @@ from deepshare.methods.deepshare import trim
 from deepshare.sharing.convert import replace_sites, share
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
+from deepshare.training.comparators import finished_form
 from deepshare.training.folder import RunFolder
 from deepshare.training.given import unshared
 from deepshare.training.recipe import Recipe, load_recipe
@@ -22,12 +23,13 @@ from deepshare.training.weights import Kind, fill, plan_checksum, read_weights
 
 
 def plain_network(recipe: Recipe, role: str) -> nn.Module:
-    """Build the network that a recipe names; its random weights depend on the seed and on the role."""
+    """Build the network that a recipe names for a role; its random weights depend on the seed and on the role."""
+    wanted = recipe.model_of(role)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(recipe.seed, "start", role))
-        model = zoo.build(recipe.model.name, classes=recipe.model.classes, **recipe.model.arguments)
-    if recipe.model.weights:
-        start_from(model, Path(recipe.model.weights), recipe.model.classes)
+        model = zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
+    if wanted.weights:
+        start_from(model, Path(wanted.weights), wanted.classes)
     return model
 
 
@@ -116,9 +118,11 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     if model is None and label.own:
         raise CheckpointError(f"{run.path} was trained from a model of your own: give it as model=")
     recipe = load_recipe(run.recipe)
-    base = _build(recipe) if model is None else unshared(model)
+    base = _build(recipe, label.network) if model is None else unshared(model)
     network = convert(base, label.network, label.input_size, plan)
-    if not recipe.method.replicates:
+    if label.network == "gated":
+        network = finished_form(recipe, base, label.input_size)
+    elif recipe.trimmed:
         trim(network)
     fill(network, tensors, path)
     return network.eval()
@@ -131,8 +135,10 @@ def convert(model: nn.Module, kind: Kind, input_size: Sequence[int], plan: Plan 
     return gelu_network(model, input_size) if kind == "gelu" else model
 
 
-def _build(recipe: Recipe) -> nn.Module:
-    return zoo.build(recipe.model.name, classes=recipe.model.classes, **recipe.model.arguments)
+def _build(recipe: Recipe, kind: Kind) -> nn.Module:
+    roles: dict[Kind, str] = {"gelu": "teacher", "plain": "plain", "masked": "plain"}
+    wanted = recipe.model_of(roles.get(kind, "result"))
+    return zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
 
 
 def _check_finished(run: RunFolder) -> None:

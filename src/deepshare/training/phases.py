@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepshare.data.seeds import seed_of
 from deepshare.methods.base import Method
@@ -70,6 +70,7 @@ class Training:
     def _resume(self) -> State | None:
         state = self.folder.read_state()
         if state:
+            self.method.form(self.model, state.phase)
             fill(self.model, state.model, self.folder.state)
             self.method.restore(state.method)
             self.best, self.lines = state.best, state.lines
@@ -79,6 +80,8 @@ class Training:
         return state
 
     def _train(self, name: str, state: State | None) -> None:
+        if state is None:
+            self.method.begin(self.model.to(self.fabric.device), name, self._images)
         work = self._set_up(name)
         if state:
             work.optimiser.load_state_dict(state.optimiser)
@@ -100,7 +103,11 @@ class Training:
         lay_out(self.model, layout)
         teacher = self._teacher(name)
         optimiser = self.method.optimiser(
-            self.model, lr=phase.lr, momentum=phase.momentum, weight_decay=phase.weight_decay
+            self.model,
+            lr=phase.lr,
+            momentum=phase.momentum,
+            weight_decay=phase.weight_decay,
+            kind=phase.optimiser,
         )
         module, wrapped = self.fabric.setup(self._compiled(self.model), optimiser)
         seed = seed_of(self.setting.recipe.seed, self.label.network, name)
@@ -116,8 +123,12 @@ class Training:
             fill(teacher, read_weights(self.folder.soft)[0], self.folder.soft)
         if teacher is None:
             return None
+        teacher = self.method.watch(self.model, teacher, name)
         lay_out(teacher, layout_of(teacher)).to(self.fabric.device).eval().requires_grad_(False)
         return self._compiled(teacher)
+
+    def _images(self, count: int) -> Tensor:
+        return self.setting.feed.sample(1 if self.setting.dry else count).to(self.fabric.device)
 
     def _compiled(self, network: nn.Module) -> nn.Module:
         return cast("nn.Module", torch.compile(network)) if self.setting.compile else network

@@ -52,24 +52,17 @@ def snl_method(recipe: Recipe, input_size: Sequence[int], neurons: int) -> SNL:
     """Make the method with a recipe's settings; it stops at its own count of gates or else at the budget's."""
     settings = recipe.snl
     gates = settings.gates or (recipe.budget.gates if recipe.budget else neurons)
-    return SNL(
-        input_size,
-        budget.parse(gates, neurons),
-        settings.lasso,
-        settings.growth,
-        settings.grow_from,
-        settings.threshold,
-    )
+    return SNL(input_size, budget.parse(gates, neurons), **settings.of_method)
 
 
 def snl_phase(recipe: Recipe) -> Phase:
-    """Make the phase; its optimiser is Adam, so it has neither momentum nor weight decay."""
+    """Make the phase."""
     return Phase(
         epochs=recipe.snl.max_epochs,
         batch=recipe.snl.batch,
         lr=recipe.snl.lr,
         schedule="none",
-        momentum=0.0,
+        optimiser="adam",
         weight_decay=0.0,
         distill=recipe.distillation.weight,
     )

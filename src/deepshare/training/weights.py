@@ -17,7 +17,7 @@ from deepshare.errors import CheckpointError
 from deepshare.files import write_atomically
 from deepshare.sharing.plan import Plan
 
-Kind = Literal["plain", "gelu", "shared", "masked"]
+Kind = Literal["plain", "gelu", "shared", "masked", "gated"]
 Tensors = Mapping[str, Tensor]
 
 
@@ -26,7 +26,8 @@ class Label:
     """What a weights file says of itself.
 
     Attributes:
-        network: The plain network, the same with GELU at every site, with shared gates, or with SNL's masks.
+        network: The plain network, the same with GELU at every site, with shared gates, with SNL's masks, or with the
+            gates that another method leaves.
         input_size: Size of one input without the batch.
         plan: Checksum of the plan that its gates are shared by; empty without one.
         own: Whether the user gave the network, so that no recipe can rebuild it.

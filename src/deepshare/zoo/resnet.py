@@ -36,16 +36,19 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """A stem without activation and pooling, four stages of basic blocks, average pooling and a linear layer."""
 
-    def __init__(self, blocks: tuple[int, ...], classes: int, width: int, channels: int) -> None:
+    def __init__(
+        self, blocks: tuple[int, ...], classes: int, widths: tuple[int, ...], channels: int, stem_stride: int = 1
+    ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = _stage(blocks[0], width, width, stride=1)
-        self.layer2 = _stage(blocks[1], width, 2 * width, stride=2)
-        self.layer3 = _stage(blocks[2], 2 * width, 4 * width, stride=2)
-        self.layer4 = _stage(blocks[3], 4 * width, 8 * width, stride=2)
+        first, second, third, fourth = widths
+        self.conv1 = nn.Conv2d(channels, first, 3, stem_stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(first)
+        self.layer1 = _stage(blocks[0], first, first, stride=1)
+        self.layer2 = _stage(blocks[1], first, second, stride=2)
+        self.layer3 = _stage(blocks[2], second, third, stride=2)
+        self.layer4 = _stage(blocks[3], third, fourth, stride=2)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(8 * width, classes)
+        self.fc = nn.Linear(fourth, classes)
         kaiming_start(self)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,10 +59,12 @@ class ResNet(nn.Module):
         return logits
 
 
-def resnet18(classes: int = 100, *, width: int = 64, depth: int = 18, channels: int = 3) -> ResNet:
+def resnet18(
+    classes: int = 100, *, width: int = 64, depth: int = 18, channels: int = 3, stem_stride: int = 1
+) -> ResNet:
     """Build the ResNet-18 of the ReLU-budget papers, with random weights.
 
-    The stem has a stride of 1 and no activation after it, so there are 16 sites, `layer{1..4}.{0,1}.act{1,2}`:
+    The stem has no activation after it, so there are 16 sites, `layer{1..4}.{0,1}.act{1,2}`:
     491,520 ReLUs at 32x32 and 1,966,080 at 64x64. Tests hold these counts.
 
     Args:
@@ -67,6 +72,7 @@ def resnet18(classes: int = 100, *, width: int = 64, depth: int = 18, channels: 
         width: Channels of the first stage; the others have 2, 4 and 8 times as many.
         depth: 10, 18 or 34, for basic blocks per stage of 1-1-1-1, 2-2-2-2 or 3-4-6-3.
         channels: Channels of the image.
+        stem_stride: Stride of the stem; 2 leaves a quarter of the ReLUs.
 
     Raises:
         ModelNameError: If there is no network of that depth, or a number is below one.
@@ -74,10 +80,35 @@ def resnet18(classes: int = 100, *, width: int = 64, depth: int = 18, channels: 
     >>> len(resnet18(10, width=16).layer1)
     2
     """
-    check_counts("resnet", classes=classes, width=width, channels=channels)
+    check_counts("resnet", classes=classes, width=width, channels=channels, stem_stride=stem_stride)
     if depth not in BLOCKS:
         raise ModelNameError(f"resnet: there is no depth {depth!r}; take one of {', '.join(map(str, BLOCKS))}")
-    return ResNet(BLOCKS[depth], classes, width, channels)
+    return ResNet(BLOCKS[depth], classes, (width, 2 * width, 4 * width, 8 * width), channels, stem_stride)
+
+
+def hybrenet(
+    classes: int = 100, *, scales: tuple[int, int, int] = (5, 5, 3), width: int = 16, channels: int = 3
+) -> ResNet:
+    """Build a HybReNet, with random weights: a ResNet-18 whose stages widen by other factors than 2.
+
+    With 5, 5 and 3 they have 65,536, 81,920, 102,400 and 76,800 ReLUs at 32x32: the more, the more critical they are.
+
+    Args:
+        classes: Number of outputs.
+        scales: How many times as wide as the stage before the second, third and fourth are.
+        width: Channels of the first stage.
+        channels: Channels of the image.
+
+    Raises:
+        ModelNameError: If a number is below one.
+
+    >>> hybrenet(10).fc.in_features
+    1200
+    """
+    second, third, fourth = scales
+    check_counts("hybrenet", classes=classes, width=width, channels=channels)
+    widths = (width, width * second, width * second * third, width * second * third * fourth)
+    return ResNet(BLOCKS[18], classes, widths, channels)
 
 
 def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:

@@ -1,0 +1,187 @@
+"""AutoReP: every neuron learns by an indicator with hysteresis whether it keeps its ReLU or becomes a polynomial.
+
+A neuron computes m ReLU(x) + (1 - m) (s c2 x^2 + c1 x + c0), with one polynomial per channel that starts as the best
+quadratic for ReLU under the channel's own distribution and is then trained with the weights.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from deepshare.methods.base import Images, Method, swap
+from deepshare.methods.masked import GatedPolynomial, gated, keep_largest
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.sites import Site, find_sites
+
+LEAST_VARIANCE = 0.5  # a channel that hardly varies would get a square that explodes as soon as it does
+MEMORY = 0.1  # weight of a batch in the running mean and variance
+
+
+def hysteresis(mask: Tensor, indicator: Tensor, threshold: float) -> Tensor:
+    """Close a gate when its indicator falls to -threshold, open it when it rises above threshold."""
+    return torch.where(mask, indicator > -threshold, indicator > threshold)
+
+
+def fit_relu(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The quadratic nearest to ReLU in the mean square over x ~ N(mean, variance): the factors of x^2, x and 1.
+
+    >>> [round(value.item(), 4) for value in fit_relu(torch.tensor(0.0), torch.tensor(1.0))]
+    [0.1995, 0.5, 0.1995]
+    """
+    deviation = variance.clamp(min=LEAST_VARIANCE).sqrt()
+    scaled = mean / deviation
+    density = torch.exp(-(scaled**2) / 2) / (2 * torch.pi) ** 0.5
+    square = density / (2 * deviation)
+    linear = torch.special.ndtr(scaled) - scaled * density
+    return square, linear, (scaled * mean + deviation) * density / 2
+
+
+class _Indicate(torch.autograd.Function):
+    """The mask forward; backward its gradient reaches the indicator times softplus(indicator)."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, indicator: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(indicator)
+        return mask.to(indicator.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (indicator,) = ctx.saved_tensors
+        return F.softplus(indicator) * grad, None
+
+
+class ReplacedReLU(nn.Module):
+    """A ReLU with an indicator per neuron and a polynomial per channel.
+
+    Args:
+        site: The site that it stands at.
+        threshold: Of the hysteresis.
+        scale: Of the squared term, s.
+        fit_steps: Training steps in which the polynomials are fitted to the data.
+        fit_every: They are fitted in every so many of these.
+    """
+
+    mask: Tensor
+    mean: Tensor
+    variance: Tensor
+    steps: Tensor
+
+    def __init__(self, site: Site, threshold: float, scale: float, fit_steps: int, fit_every: int) -> None:
+        super().__init__()
+        self.site, self.threshold, self.scale = site, threshold, scale
+        self.fit_steps, self.fit_every = fit_steps, fit_every
+        self.indicator = nn.Parameter(torch.ones(site.shape))
+        self.square, self.linear, self.constant = (nn.Parameter(torch.zeros(site.channels, 1, 1)) for _ in range(3))
+        self.register_buffer("mask", torch.ones(site.shape, dtype=torch.bool))
+        self.register_buffer("mean", torch.zeros(site.channels))
+        self.register_buffer("variance", torch.ones(site.channels))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Update mask and polynomials in training, and activate."""
+        maps = x.reshape(x.shape[0], *self.mask.shape)
+        if self.training:
+            self._update(maps.detach())
+        square, linear, constant = (value.to(x.dtype) for value in (self.square, self.linear, self.constant))
+        polynomial = (self.scale * square * maps + linear) * maps + constant
+        return torch.lerp(polynomial, F.relu(maps), self.indicate().to(x.dtype)).reshape(x.shape)
+
+    def indicate(self) -> Tensor:
+        """The mask as numbers, through which gradients reach the indicator."""
+        return cast(Tensor, _Indicate.apply(self.indicator, self.mask))  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def _update(self, x: Tensor) -> None:
+        self.mask.copy_(hysteresis(self.mask, self.indicator, self.threshold))
+        step = int(self.steps)
+        if step >= self.fit_steps:
+            return
+        variance, mean = torch.var_mean(x.float(), (0, 2, 3), correction=0)
+        self.mean.lerp_(mean, MEMORY if step else 1.0)
+        self.variance.lerp_(variance, MEMORY if step else 1.0)
+        self.steps += 1
+        if step % self.fit_every == 0:
+            fitted = fit_relu(self.mean, self.variance)
+            for value, new in zip((self.square, self.linear, self.constant), fitted, strict=True):
+                value.copy_(new.view(-1, 1, 1))
+
+
+@dataclass
+class AutoReP(Method):
+    """The indicators, the penalty on too many gates, and the cut that makes the budget exact.
+
+    Attributes:
+        input_size: Size of one input without the batch.
+        gates: The budget.
+        penalty_weight: Weight of the share of ReLUs above the budget in the loss.
+        threshold: Of the hysteresis.
+        scale: Of the squared term.
+        fit_steps: Training steps in which polynomials are fitted.
+        fit_every: They are fitted in every so many of these.
+        seed: Of the indicators, which start uniform in [0, 1).
+    """
+
+    input_size: Sequence[int]
+    gates: int
+    penalty_weight: float = 140.0
+    threshold: float = 0.003
+    scale: float = 0.1
+    fit_steps: int = 508
+    fit_every: int = 10
+    seed: int = 0
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """Put an indicator and a polynomial at every site of a plain network; all gates are there."""
+        generator = torch.Generator().manual_seed(self.seed)
+        network = replace_sites(model, find_sites(model, self.input_size), self._make)
+        for site in replaced(network):
+            site.indicator.data.copy_(torch.rand(site.site.shape, generator=generator))
+        return network
+
+    def _make(self, site: Site) -> ReplacedReLU:
+        return ReplacedReLU(site, self.threshold, self.scale, self.fit_steps, self.fit_every)
+
+    def form(self, model: nn.Module, phase: str) -> None:
+        """Fixed gates in `finetune`, with polynomials that are trained on."""
+        if phase == "finetune":
+            swap(model, ReplacedReLU, _fixed)
+
+    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+        """Before `finetune`, fix the gates; if they are above the budget, those of the largest indicators."""
+        if phase != "finetune":
+            return
+        sites = list(replaced(model))
+        kept = keep_largest([site.indicator.detach() for site in sites], [site.mask for site in sites], self.gates)
+        self.form(model, phase)
+        for (_, module), mask in zip(gated(model), kept, strict=True):
+            module.set_mask(mask)
+
+    def penalty(self, model: nn.Module) -> Tensor | None:
+        """The weight times the share of gates above the budget's share, as long as they are searched."""
+        masks = [site.indicate() for site in replaced(model)]
+        if not masks:
+            return None
+        total = sum(mask.numel() for mask in masks)
+        density = torch.stack([mask.sum() for mask in masks]).sum() / total
+        return self.penalty_weight * F.relu(density - self.gates / total)
+
+    def measures(self, model: nn.Module) -> dict[str, float]:
+        """The gates that there are."""
+        searched = sum(int(site.mask.sum()) for site in replaced(model))
+        return {"gates": float(searched or sum(module.gates for _, module in gated(model)))}
+
+
+def _fixed(site: ReplacedReLU) -> GatedPolynomial:
+    values = (site.scale * site.square.data, site.linear.data.clone(), site.constant.data.clone())
+    return GatedPolynomial(site.site.shape, [nn.Parameter(value) for value in values])
+
+
+def replaced(model: nn.Module) -> Iterator[ReplacedReLU]:
+    """Every site of a network that is searched, in the order of its modules."""
+    return (module for module in model.modules() if isinstance(module, ReplacedReLU))

@@ -1,0 +1,78 @@
+"""DeepReDuce: whole stages lose their ReLUs, the least critical first, and then every other layer of the rest.
+
+The third of its steps, a narrower network or one that looks at smaller maps, is the model's: its width and the stride
+of its stem.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from torch import nn
+
+from deepshare.errors import BudgetError, UnsupportedModelError
+from deepshare.methods.base import Method
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.plan import group_sites
+from deepshare.sharing.sites import Site, find_sites
+
+CRITICALITY = (2, 1, 3, 0)  # the stages from the most critical to the least: S3, S2, S4, S1
+
+
+@dataclass
+class DeepReDuce(Method):
+    """Culling and thinning to the largest count within the budget.
+
+    Attributes:
+        input_size: Size of one input without the batch.
+        gates: The budget.
+    """
+
+    input_size: Sequence[int]
+    gates: int
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """Drop the ReLUs of culled stages and thinned layers."""
+        sites = find_sites(model, self.input_size)
+        kept = {site.name for site in self.choose(sites)}
+        return replace_sites(model, sites, lambda site: nn.ReLU() if site.name in kept else nn.Identity())
+
+    def choose(self, sites: Sequence[Site]) -> list[Site]:
+        """The sites that keep their ReLU.
+
+        Raises:
+            UnsupportedModelError: The network does not have four stages.
+            BudgetError: Even the least choice is above the budget.
+        """
+        choices = [choice for choice in _choices(stages_of(sites)) if choice]
+        fitting = [choice for choice in choices if _gates(choice) <= self.gates]
+        if not fitting:
+            least = min(map(_gates, choices))
+            raise BudgetError(
+                f"culled and thinned the network has {least:,} gates or more and the budget is {self.gates:,}: "
+                "give a narrower model, a larger stride of its stem or a larger budget"
+            )
+        return max(fitting, key=_gates)
+
+
+def stages_of(sites: Sequence[Site]) -> list[tuple[Site, ...]]:
+    """The four stages of a network: its runs of sites of equal shape."""
+    stages = group_sites(sites)
+    if len(stages) != len(CRITICALITY):
+        raise UnsupportedModelError(
+            f"the network has {len(stages)} stages, and it is known of four which are critical: "
+            "take a ResNet of the zoo or another method"
+        )
+    return stages
+
+
+def _choices(stages: Sequence[tuple[Site, ...]]) -> Iterator[list[Site]]:
+    """Every number of the most critical stages, with all of their layers or with the second of each two."""
+    for count in range(1, len(stages) + 1):
+        kept = [stages[stage] for stage in CRITICALITY[:count]]
+        yield list(chain.from_iterable(kept))
+        yield list(chain.from_iterable(stage[1::2] for stage in kept))
+
+
+def _gates(sites: Sequence[Site]) -> int:
+    return sum(site.neurons for site in sites)

@@ -1,0 +1,99 @@
+"""DELPHI: whole layers become one fixed quadratic, gradually; the others keep their ReLU.
+
+Its planner tries out layers in a population of networks. Here the layers that keep their ReLU are the last ones that
+fit the budget: where the other methods, too, leave most gates.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare.errors import BudgetError
+from deepshare.methods.base import Images, Method, swap
+from deepshare.methods.masked import GatedPolynomial
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.sites import Site, find_sites
+
+QUADRATIC = (0.1997, 0.5002, 0.1992)  # factors of x^2, x and 1
+
+
+class BlendedReLU(nn.Module):
+    """r ReLU6(x) + (1 - r) (0.1997 x^2 + 0.5002 x + 0.1992)."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        self.ratio = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Blend."""
+        square, linear, constant = QUADRATIC
+        return self.ratio * F.relu6(x) + (1 - self.ratio) * ((square * x + linear) * x + constant)
+
+
+@dataclass
+class Delphi(Method):
+    """The swap of ReLUs for the quadratic.
+
+    Attributes:
+        input_size: Size of one input without the batch.
+        gates: The budget.
+    """
+
+    input_size: Sequence[int]
+    gates: int
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """Put a blend at every site that is to lose its ReLU."""
+        sites = find_sites(model, self.input_size)
+        kept = keep_last(sites, self.gates)
+        return replace_sites(model, sites, lambda site: nn.ReLU() if site.name in kept else BlendedReLU(site))
+
+    def form(self, model: nn.Module, phase: str) -> None:
+        """The quadratic alone in `finetune`."""
+        if phase == "finetune":
+            swap(model, BlendedReLU, _quadratic)
+
+    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+        """Likewise."""
+        self.form(model, phase)
+
+    def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
+        """One step further from ReLU6 in each epoch of `search`; the last has none of it."""
+        for blend in _blends(model):
+            blend.ratio = 1 - (epoch + 1) / epochs
+
+    def measures(self, model: nn.Module) -> dict[str, float]:
+        """The share of ReLU6 in what is swapped."""
+        return {"ratio": max((blend.ratio for blend in _blends(model)), default=0.0)}
+
+
+def keep_last(sites: Sequence[Site], gates: int) -> set[str]:
+    """The names of the last sites that fit a budget, each tried in turn from the end.
+
+    Raises:
+        BudgetError: Not even the smallest fits.
+    """
+    kept: set[str] = set()
+    for site in reversed(sites):
+        if site.neurons <= gates:
+            kept.add(site.name)
+            gates -= site.neurons
+    if not kept:
+        least = min(site.neurons for site in sites)
+        raise BudgetError(f"delphi keeps whole layers and {gates:,} gates are none: give at least {least:,}")
+    return kept
+
+
+def _quadratic(blend: BlendedReLU) -> GatedPolynomial:
+    shape = blend.site.shape
+    module = GatedPolynomial(shape, [torch.full((1, 1, 1), value) for value in QUADRATIC])
+    module.set_mask(torch.zeros(shape, dtype=torch.bool))
+    return module
+
+
+def _blends(model: nn.Module) -> Iterator[BlendedReLU]:
+    return (module for module in model.modules() if isinstance(module, BlendedReLU))

@@ -1,0 +1,111 @@
+"""PatchReLU, the activation with one gate for a patch of a channel: y = x [mean of the patch > 0]."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare.sharing.gates import GateModule
+from deepshare.sharing.sites import Site
+
+Patch = tuple[int, int]  # height and width
+LINEAR: Patch = (0, 0)  # no gate at all: the channel is left as it is
+
+
+def patch_gate(x: Tensor, patch: Patch) -> Tensor:
+    """Whether the mean of each patch is above zero; patches at the edge may be smaller."""
+    return (x if patch == (1, 1) else F.avg_pool2d(x, patch, ceil_mode=True)) > 0
+
+
+def spread(gates: Tensor, patch: Patch, height: int, width: int) -> Tensor:
+    """The gate of its patch for every neuron of a map."""
+    if patch == (1, 1):
+        return gates
+    tall = gates.repeat_interleave(patch[0], 2)[:, :, :height]
+    return tall.repeat_interleave(patch[1], 3)[:, :, :, :width]
+
+
+def patch_cost(site: Site, patch: Patch) -> int:
+    """Gates of one channel."""
+    return 0 if patch == LINEAR else -(-site.height // patch[0]) * -(-site.width // patch[1])
+
+
+def patches_of(site: Site) -> list[Patch]:
+    """What a channel can have: no gate, or patches whose sides are powers of two, at most twice as long as wide.
+
+    >>> patches_of(Site("act", 1, 4, 4, "module"))
+    [(0, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (4, 4)]
+    """
+    tall, wide = (sorted({*(2**n for n in range(side.bit_length())), side}) for side in (site.height, site.width))
+    shapes = [(h, w) for h in tall for w in wide if h <= 2 * w and w <= 2 * h]
+    whole = (site.height, site.width)
+    return [LINEAR, *shapes] if whole in shapes else [LINEAR, *shapes, whole]
+
+
+class PatchReLU(GateModule):
+    """One activation site whose channels have patches of their own; no gradient flows through a gate.
+
+    Attributes:
+        patches: Height and width of the patch of each channel, (C, 2); `set_patches` changes them.
+    """
+
+    patches: Tensor
+    order: Tensor
+    back: Tensor
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        self.register_buffer("patches", torch.ones(site.channels, 2, dtype=torch.long))
+        for name in ("order", "back"):
+            self.register_buffer(name, torch.arange(site.channels), persistent=False)
+        self._sort()
+
+    @property
+    def gates(self) -> int:
+        """Comparisons for one image."""
+        return sum(count * patch_cost(self.site, patch) for patch, count in self.runs)
+
+    @torch.no_grad()
+    def set_patches(self, patches: Tensor) -> None:
+        """Give each channel its patch, (C, 2)."""
+        self.patches.copy_(patches)
+        self._sort()
+
+    def _sort(self) -> None:
+        """Bring channels with the same patch together."""
+        found, which = self.patches.unique(dim=0, return_inverse=True)
+        counts = which.bincount(minlength=len(found)).tolist()
+        shapes: list[list[int]] = found.tolist()
+        self.runs = [((height, width), count) for (height, width), count in zip(shapes, counts, strict=True)]
+        self.order = which.argsort(stable=True)
+        self.back = self.order.argsort()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply by the gates."""
+        maps = x.reshape(x.shape[0], *self.site.shape)
+        with torch.no_grad():
+            gates = torch.cat(list(self._gates(maps.index_select(1, self.order))), 1).index_select(1, self.back)
+        return (maps * gates).reshape(x.shape)
+
+    def _gates(self, x: Tensor) -> Iterator[Tensor]:
+        for part, (patch, _) in zip(x.split([count for _, count in self.runs], 1), self.runs, strict=True):
+            if patch == LINEAR:
+                yield torch.ones_like(part, dtype=torch.bool)
+            else:
+                yield spread(patch_gate(part, patch), patch, self.site.height, self.site.width)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._sort()
+
+    def extra_repr(self) -> str:
+        """What print(model) shows of this site."""
+        return f"{'x'.join(map(str, self.site.shape))}, gates={self.gates}"
+
+
+def patched(model: nn.Module) -> list[PatchReLU]:
+    """Every such site of a network, in the order of its modules."""
+    return [module for module in model.modules() if isinstance(module, PatchReLU)]

@@ -1,0 +1,167 @@
+"""SENet: each site has a budget of its own, spent on the neurons that miss their ReLU most.
+
+While the network is trained, its activations are compared with those of the network with all ReLUs on the same images;
+after every epoch the neurons with the largest sum of differences get the gates of their site. Then the gates are fixed
+and the network is finetuned, with a loss on the distance between attention maps at the end of every stage.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare.methods.base import Method
+from deepshare.methods.masked import GatedPolynomial
+from deepshare.sharing import budget
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.plan import group_sites
+from deepshare.sharing.sites import Site, Sites, find_sites
+
+
+class WatchedReLU(GatedPolynomial):
+    """A site whose last output can be compared with the teacher's."""
+
+    difference: Tensor
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.shape)
+        self.site = site
+        self.output: Tensor | None = None
+        self.target: Tensor | None = None
+        self.register_buffer("difference", torch.zeros(site.shape), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Activate, and remember the result in training."""
+        y = super().forward(x)
+        self.output = y if self.training else None
+        return y
+
+    @torch.no_grad()
+    def compare(self, target: Tensor) -> None:
+        """Remember what the teacher gave for the same images, and add up the differences."""
+        self.target = target
+        if self.output is not None:
+            self.difference += (self.output.detach() - target).abs().sum(0).view_as(self.difference)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "output": None, "target": None}
+
+
+class Witness(nn.Module):
+    """A ReLU of the teacher that shows its output to a site of the network."""
+
+    def __init__(self, site: WatchedReLU) -> None:
+        super().__init__()
+        self.sites = [site]  # in a list, so that it is no part of the teacher
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Activate and show."""
+        y = F.relu(x)
+        self.sites[0].compare(y)
+        return y
+
+
+def largest(scores: Tensor, count: int) -> Tensor:
+    """The mask of so many largest scores.
+
+    >>> largest(torch.tensor([[1.0, 5.0], [3.0, 2.0]]), 2)
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    chosen = scores.flatten().topk(count).indices
+    return torch.zeros_like(scores, dtype=torch.bool).flatten().index_fill(0, chosen, True).view_as(scores)
+
+
+def attention_distance(output: Tensor, target: Tensor) -> Tensor:
+    """The squared distance between two normed attention maps, mean_c y^2, averaged over the images."""
+    one, two = (F.normalize((y**2).flatten(2).mean(1), dim=1) for y in (output, target))
+    return (one - two).square().sum(1).mean()
+
+
+@dataclass
+class SENet(Method):
+    """The budgets of the sites, the search for their gates and the loss on attention.
+
+    Attributes:
+        input_size: Size of one input without the batch.
+        gates: The budget.
+        attention: Weight of the distance between attention maps in finetune.
+        weights: How the budget is divided over the sites, by name; by their neurons without.
+        seed: Of the gates at the start, which are random.
+    """
+
+    input_size: Sequence[int]
+    gates: int
+    attention: float = 1000.0
+    weights: Mapping[str, float] | None = None
+    seed: int = 0
+    phase: str = field(default="search", init=False)
+    moved: float = field(default=0.0, init=False)
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """Put random gates at every site of a plain network, as many as the budget of the site."""
+        sites = find_sites(model, self.input_size)
+        counts = self.counts(sites)
+        network = replace_sites(model, sites, WatchedReLU)
+        generator = torch.Generator().manual_seed(self.seed)
+        for site in _watched(network).values():
+            site.set_mask(largest(torch.rand(site.site.shape, generator=generator), counts[site.site.name]))
+        return network
+
+    def counts(self, sites: Sites) -> dict[str, int]:
+        """The budget of each site."""
+        neurons = [site.neurons for site in sites]
+        weights = [float(site.neurons) if self.weights is None else self.weights[site.name] for site in sites]
+        counts = budget.split([1] * len(neurons), neurons, weights, self.gates)
+        return {site.name: count for site, count in zip(sites, counts, strict=True)}
+
+    def watch(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:
+        """Let every site see what the teacher's does."""
+        sites = _watched(model)
+        return replace_sites(teacher, find_sites(teacher, self.input_size), lambda site: Witness(sites[site.name]))
+
+    def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
+        """Forget the differences of the epoch before."""
+        self.phase = phase
+        for site in _watched(model).values():
+            site.difference.zero_()
+
+    def penalty(self, model: nn.Module) -> Tensor | None:
+        """In finetune, the distance between the attention maps at the last site of every stage."""
+        if self.phase != "finetune":
+            return None
+        watched = _watched(model)
+        stages = [watched[run[-1].name] for run in group_sites([site.site for site in watched.values()])]
+        pairs = [(site.output, site.target) for site in stages]
+        distances = [attention_distance(one, two) for one, two in pairs if one is not None and two is not None]
+        return self.attention * torch.stack(distances).sum() if distances else None
+
+    def end_epoch(self, model: nn.Module, phase: str, epoch: int) -> bool:
+        """In the search, give the gates of each site to the neurons that differ most."""
+        if phase == "search":
+            sites = _watched(model).values()
+            before = [site.mask.clone() for site in sites]
+            for site in sites:
+                site.set_mask(largest(site.difference, site.gates))
+            changed = sum(int((old != site.mask).sum()) for old, site in zip(before, sites, strict=True))
+            self.moved = changed / (2 * self.gates)
+        return False
+
+    def measures(self, model: nn.Module) -> dict[str, float]:
+        """The gates, and the share of them that moved after the epoch before: the normed Hamming distance."""
+        return {"gates": float(sum(site.gates for site in _watched(model).values())), "moved": self.moved}
+
+    def state(self) -> dict[str, float]:
+        """The share of gates that moved."""
+        return {"moved": self.moved}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Continue with it."""
+        self.moved = state["moved"]
+
+
+def _watched(model: nn.Module) -> dict[str, WatchedReLU]:
+    return {module.site.name: module for module in model.modules() if isinstance(module, WatchedReLU)}

@@ -1,0 +1,133 @@
+"""Spatial sharing: the neurons of a patch share one gate, and each channel has the patch that distorts least.
+
+How much a patch distorts the network is measured with the rest of the network as it was, channel by channel and patch
+by patch; the patches with the least distortion in all are then found exactly, by a multiple-choice knapsack.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare.methods import knapsack
+from deepshare.methods.base import Images, Method
+from deepshare.methods.patches import LINEAR, Patch, PatchReLU, patch_cost, patch_gate, patched, patches_of, spread
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.sites import find_sites
+
+BATCH = 256  # images at a time, those of several channels together
+
+
+@dataclass
+class Spatial(Method):
+    """Patches by distortion.
+
+    Attributes:
+        input_size: Size of one input without the batch.
+        gates: The budget.
+        samples: Training images that the distortion is measured on.
+        channels: Channels of each site that are measured, the others count as the last of them; None is all.
+    """
+
+    input_size: Sequence[int]
+    gates: int
+    samples: int = 2048
+    channels: int | None = None
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """Put patches of one neuron at every site of a plain network."""
+        return replace_sites(model, find_sites(model, self.input_size), PatchReLU)
+
+    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+        """Choose the patches of all channels."""
+        costs, losses = [], []
+        training = model.training
+        distortions = list(distortion(model.eval(), images(self.samples), self.channels))
+        for site, table in zip(patched(model), distortions, strict=True):
+            costs += [[patch_cost(site.site, patch) for patch in patches_of(site.site)]] * site.site.channels
+            losses += table.double().tolist()
+        chosen = iter(knapsack.choose(costs, losses, self.gates))
+        for site in patched(model):
+            options = patches_of(site.site)
+            site.set_patches(torch.tensor([options[next(chosen)] for _ in range(site.site.channels)]))
+        model.train(training)
+
+    def measures(self, model: nn.Module) -> dict[str, float]:
+        """The gates."""
+        return {"gates": float(sum(site.gates for site in patched(model)))}
+
+
+@torch.no_grad()
+def distortion(model: nn.Module, images: Tensor, channels: int | None = None) -> Iterator[Tensor]:
+    """What each patch in the place of each channel's ReLU does to the network, all else left as it is.
+
+    Args:
+        model: A network with patches of one neuron everywhere, in inference mode.
+        images: To measure on.
+        channels: How many channels of each site to measure, the others count as the last of them; None is all.
+
+    Yields:
+        For each site the mean squared difference (C, patches) of the network's output where that is a map, and of the
+        last site's output for a classifier.
+    """
+    probes = [_Probe(site) for site in patched(model)]
+    handles = [probe.site.register_forward_hook(probe) for probe in probes]
+    try:
+        for probe in probes:
+            site = probe.site.site
+            count = min(channels or site.channels, site.channels)
+            rows = [_site_distortion(model, images, probe, probes[-1], patch, count) for patch in patches_of(site)]
+            table = torch.stack(rows, 1)
+            yield torch.cat([table, table[-1:].expand(site.channels - count, -1)])
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Probe:
+    """Stands at a site: replaces the ReLU of one channel by a patch, and keeps what the site gave."""
+
+    def __init__(self, site: PatchReLU) -> None:
+        self.site = site
+        self.patch: Patch = LINEAR
+        self.channel: Tensor | None = None  # true at the channel that is replaced
+        self.output: Tensor | None = None
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        self.output = output
+        if self.channel is not None:
+            x = inputs[0].reshape(output.shape[0], *self.site.site.shape)
+            other = x if self.patch == LINEAR else x * spread(patch_gate(x, self.patch), self.patch, *x.shape[2:])
+            self.output = torch.where(self.channel.view(-1, 1, 1), other, F.relu(x)).reshape(output.shape)
+        return self.output
+
+
+def _site_distortion(model: nn.Module, images: Tensor, probe: _Probe, last: _Probe, patch: Patch, count: int) -> Tensor:
+    """The distortion of the first so many channels of a site by one patch."""
+    total = images.new_zeros(count)
+    if patch == (1, 1):
+        return total
+    channels = torch.eye(probe.site.site.channels, dtype=torch.bool, device=images.device)[:count]
+    probe.patch = patch
+    for part in images.split(BATCH):
+        clean = _run(model, part, probe, last, None)
+        # vmap runs what comes before the site only once for all channels.
+        run = partial(_difference, clean, model, part, probe, last)
+        total += torch.vmap(run, chunk_size=max(1, BATCH // len(part)))(channels) * len(part) / len(images)
+    return total
+
+
+def _difference(
+    clean: Tensor, model: nn.Module, images: Tensor, probe: _Probe, last: _Probe, channel: Tensor
+) -> Tensor:
+    return (_run(model, images, probe, last, channel) - clean).square().mean()
+
+
+def _run(model: nn.Module, images: Tensor, probe: _Probe, last: _Probe, channel: Tensor | None) -> Tensor:
+    probe.channel = channel
+    logits: Tensor = model(images)
+    probe.channel = None
+    return logits if logits.dim() > 2 or last.output is None else last.output

@@ -1,0 +1,12 @@
+"""The network without replicates as a method: as narrow as its prototypes, with no gate shared."""
+
+from dataclasses import dataclass
+
+from deepshare.methods.deepshare import DeepShare
+
+
+@dataclass
+class Trimmed(DeepShare):
+    """A plan whose replicate channels are silent, as if they had been cut off; trained like a shared network."""
+
+    replicates: bool = False
