@@ -3,8 +3,9 @@
     python examples/digits.py [FOLDER]
 
 A small ResNet learns the 1,797 handwritten digits twice: with all its ReLUs, and with 5% of its gates, shared across
-channels and layers and trained through the paper's phases. The run folders stay in FOLDER (default: runs/demo); an
-interrupted demo goes on where it was.
+channels and layers and trained through the paper's phases. Then the shared one classifies a few digits privately,
+between two processes of which neither shows the other what it has. The run folders stay in FOLDER (default:
+runs/demo); an interrupted demo goes on where it was.
 """
 
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import deepshare
 from deepshare.cli.progress import make_reporter
+from deepshare.private.deployed import sample_images
+from deepshare.private.show import cost_table
 from deepshare.training.recipe import load_recipe
 
 
@@ -32,8 +35,20 @@ def main(folder: Path) -> None:
     print("\nOn the test images:\n")
     for name, (result, gates) in score.items():
         print(f"  {name:8} {result.accuracy:7.2%} of {result.n} digits right with {gates:>6,} gates")
+    ask_privately(folder / "shared")
     print("\nThe shared network had a teacher and more epochs; on 300 images a digit or two is chance.")
     print(f"Both networks are in {folder}; deepshare.load('{folder / 'shared'}') gives the shared one.")
+
+
+def ask_privately(run: Path) -> None:
+    """Classify four digits between two processes: one has the weights, the other the images."""
+    names, images = sample_images(run, 4, None)
+    print("\nFour of them privately, between two processes on this machine, with CrypTen:\n")
+    result = deepshare.private.infer(deepshare.load(run), images, engine="crypten")
+    for name, digit in zip(names, result.logits.argmax(1).tolist(), strict=True):
+        print(f"  {name}: {digit}")
+    print(f"\n{cost_table(result.cost)}")
+    print(f"The private logits are within {result.cost.error:.0e} of the plain network's.")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deepshare import data, zoo
+    from deepshare import data, private, zoo
     from deepshare.errors import DeepShareError
     from deepshare.sharing.convert import count_gates, relu6_to_relu, share
     from deepshare.sharing.onnx import export_onnx
@@ -31,6 +31,7 @@ __all__ = [
     "fit",
     "load",
     "plan",
+    "private",
     "relu6_to_relu",
     "share",
     "zoo",

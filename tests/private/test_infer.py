@@ -1,0 +1,125 @@
+"""All parties on this machine, in real processes."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from deepshare import plan, private, share, zoo
+from deepshare.errors import EngineError, UnsupportedModelError
+from deepshare.private import engine as engines
+from deepshare.private.cost import LAN, WAN, predict, seconds_on
+from deepshare.private.engine import Task, check_installed, find_engine
+from deepshare.private.result import Part
+
+crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
+SIZE = (3, 16, 16)
+
+
+def shared() -> nn.Module:
+    torch.manual_seed(0)
+    model = zoo.resnet18(width=4, classes=10)
+    return share(model, plan(model, SIZE, "10%"), start="uniform").eval()
+
+
+@crypten
+def test_logits_cost_and_error() -> None:
+    model, images = shared(), torch.randn(2, *SIZE)
+    result = private.infer(model, images, engine="crypten")
+    with torch.no_grad():
+        expected = model(images)
+    torch.testing.assert_close(result.logits.float(), expected, rtol=0, atol=1e-2)
+    cost = result.cost
+    assert cost.error == pytest.approx(float((result.logits - expected).abs().max()), abs=1e-5)
+    assert cost.engine == "crypten" and cost.images == 2 and cost.seconds > 0
+    predicted = predict(model, SIZE, "crypten", images=2)
+    assert [layer.name for layer in predicted.layers] == [layer.name for layer in cost.layers]
+    for ours, theirs in zip(predicted.layers, cost.layers, strict=True):
+        assert vars(ours.part) | {"seconds": 0} == vars(theirs.part) | {"seconds": 0}, ours.name
+    assert predicted.offline.dealer_bytes == cost.offline.dealer_bytes
+
+
+@crypten
+def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "task").write_bytes(_waiting_task())
+    code = (
+        "import pathlib, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'deepshare.private.worker'], stdin=subprocess.PIPE)\n"
+        "child.stdin.write(pathlib.Path(sys.argv[1]).read_bytes()); child.stdin.flush()\n"
+        "print(child.pid, flush=True); time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "task")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    time.sleep(3)
+    os.kill(worker, 0)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while _alive(worker):
+        assert time.monotonic() < deadline, "the worker outlived its parent"
+        time.sleep(0.1)
+
+
+def _waiting_task() -> bytes:
+    """A server whose client never comes."""
+    program = private.translate(shared(), SIZE)
+    addresses: dict[engines.Role, str] = {"server": "127.0.0.1:29871", "client": "127.0.0.1:29872"}
+    return pickle.dumps(("crypten", Task("server", program, addresses, None, 1)))
+
+
+def _alive(process: int) -> bool:
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (torch.zeros(3, 16, 16), r"give floats of shape \(N, C, H, W\)"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), "torch.uint8: give floats"),
+        (torch.full((1, 3, 16, 16), torch.nan), "not finite"),
+        (torch.zeros(0, 3, 16, 16), "give floats"),
+    ],
+)
+@crypten
+def test_images_that_are_none_are_refused(images: torch.Tensor, said: str) -> None:
+    with pytest.raises(EngineError, match=said):
+        private.infer(shared(), images)
+
+
+def test_an_unknown_engine_an_unknown_option_and_an_unknown_layer() -> None:
+    with pytest.raises(EngineError, match="no engine is named crypto: take one of crypten, spu-cheetah"):
+        private.infer(shared(), torch.zeros(1, *SIZE), engine="crypto")
+    with pytest.raises(UnsupportedModelError, match="1 calls sigmoid"):
+        predict(nn.Sequential(nn.Conv2d(3, 2, 1), nn.Sigmoid()), SIZE, "crypten")
+
+
+def test_an_engine_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EngineError, match=r"needs crypten, .*pip install --no-deps crypten==0\.4\.1"):
+        check_installed(find_engine("crypten"))
+
+
+def test_time_on_a_link() -> None:
+    part = Part(server_bytes=10**6, client_bytes=125 * 10**5, rounds=10)
+    assert seconds_on(LAN, part, 2) == pytest.approx(10 * 2 * 0.0005 + 0.1)
+    assert seconds_on(WAN, part, 1) == pytest.approx(10 * 0.04 + 1)
+
+
+def test_costs_of_parties_come_together() -> None:
+    server, client = (
+        Part(2.0, server_bytes=5, rounds=3, comparisons=7),
+        Part(3.0, client_bytes=6, rounds=3, comparisons=7),
+    )
+    assert server.beside(client) == Part(3.0, 5, 6, 0, 3, 7, 0)
+    assert server + server == Part(4.0, 10, 0, 0, 6, 14, 0)
