@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from deepshare.private.crypten.fixed import truncate
+from deepshare.private.crypten.fixed import BITS, truncate
 from deepshare.private.crypten.relu import Relus
 from deepshare.private.crypten.room import Room
 from deepshare.private.crypten.step import Step
@@ -58,8 +58,8 @@ class Polynomial:
             raise TypeError(operation)
         self._room, self._shape, self._index = room, operation.shape, index
         self._square = room.secret(operation.square)
-        self._linear = self._gather(room.shared(operation.linear, scale=2))
-        self._constant = self._gather(room.shared(operation.constant, scale=2))
+        self._linear = self._gather(room.shared(operation.linear, 2 * BITS))
+        self._constant = self._gather(room.shared(operation.constant, 2 * BITS))
 
     def deal(self) -> None:
         """Masks for x and for what stands in the brackets."""

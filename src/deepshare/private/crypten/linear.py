@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from deepshare.private.crypten.fixed import truncate
+from deepshare.private.crypten.fixed import BITS, WEIGHT_BITS, truncate
 from deepshare.private.crypten.room import Room
 from deepshare.private.crypten.step import Step
 from deepshare.private.program import Convolution, Linear, Program
@@ -24,8 +24,8 @@ class Product(Step):
         if not isinstance(operation, Convolution | Linear):
             raise TypeError(operation)
         self._apply, self._size = _function(operation), (room.images, *operation.shape)
-        self._weight = room.secret(operation.weight)
-        bias = room.shared(operation.bias, scale=2)
+        self._weight = room.secret(operation.weight, WEIGHT_BITS)
+        bias = room.shared(operation.bias, BITS + WEIGHT_BITS)
         self._bias = bias.view(-1, *[1] * (len(operation.shape) - 1))
 
     def deal(self) -> None:
@@ -42,7 +42,7 @@ class Product(Step):
     def run(self, inputs: Sequence[Tensor]) -> Tensor:
         """Open x and multiply."""
         offset = self.room.open_value(self.inputs[0], inputs[0])
-        return truncate(self._apply(offset, self._weight.share) + self._rest)
+        return truncate(self._apply(offset, self._weight.share) + self._rest, WEIGHT_BITS)
 
 
 def _function(operation: Convolution | Linear) -> Callable[[Tensor, Tensor], Tensor]:

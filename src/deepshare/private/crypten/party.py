@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deepshare.private.crypten import limits
 from deepshare.private.crypten.comparison import Comparator, import_crypten
-from deepshare.private.crypten.fixed import decode
+from deepshare.private.crypten.fixed import BITS, decode
 from deepshare.private.crypten.gated import Gated
 from deepshare.private.crypten.linear import Product
 from deepshare.private.crypten.link import Link
@@ -20,7 +20,15 @@ from deepshare.private.crypten.shared import Shared
 from deepshare.private.crypten.source import Dealer, FirstParty, Seeded, Served, Source
 from deepshare.private.crypten.step import Alone, Step
 from deepshare.private.engine import Task
-from deepshare.private.program import Convolution, GatedActivation, Linear, MaxPool, Operation, SharedActivation
+from deepshare.private.program import (
+    Convolution,
+    GatedActivation,
+    Linear,
+    MaxPool,
+    Operation,
+    Program,
+    SharedActivation,
+)
 from deepshare.private.result import Outcome, Part
 
 _STEPS: dict[type[Operation], type[Step]] = {
@@ -50,8 +58,10 @@ def _deal(task: Task, link: Link) -> Outcome:
     link.send(torch.tensor([seeds[0]]), "server")
     link.send(torch.tensor([seeds[1]]), "client")
     room = Room(Dealer(*seeds, link), link, task.count, None)
-    for step in _steps(task, room):
-        step.deal()
+    steps = _steps(task, room)
+    for finished in _finished(task.program):
+        steps.popleft().deal()
+        room.forget(finished)
     # The time is in the server's, who waits for it.
     return Outcome(None, {}, Part(dealer_bytes=room.source.dealt))
 
@@ -70,11 +80,9 @@ class Party:
 
     def run(self) -> Outcome:
         """One operation after the other: prepare it, meet, run it."""
-        program = self._task.program
         values: dict[int, Tensor] = {}
         layers, offline, logits = {}, Part(), None
-        last = program.last_use()
-        for number in range(len(program.operations)):
+        for number, finished in enumerate(_finished(self._task.program)):
             step = self._steps.popleft()
             step.deal()
             step.settle()
@@ -85,10 +93,9 @@ class Party:
             if not self._steps:
                 logits = self._reveal(values[number])
             layers[number] = self._measured()
-            for source in set(step.inputs):
-                if last[source] == number:
-                    del values[source]
-                    self._room.openings.pop(source, None)
+            self._room.forget(finished)
+            for source in finished:
+                del values[source]
         offline += Part(dealer_bytes=self._room.source.dealt)
         return Outcome(logits, layers, offline, self._session, sum(part.seconds for part in layers.values()))
 
@@ -96,7 +103,7 @@ class Party:
         images = self._task.images
         if images is None:
             images = torch.empty(self._task.count, *self._task.program.input_size, device="meta")
-        return self._room.shared(images, owner=1)
+        return self._room.shared(images, BITS, owner=1)
 
     def _reveal(self, share: Tensor) -> Tensor | None:
         """Show the logits to the client alone."""
@@ -130,9 +137,14 @@ def _steps(task: Task, room: Room) -> deque[Step]:
     )
 
 
+def _finished(program: Program) -> list[set[int]]:
+    """For each operation the results that nobody reads after it."""
+    last = program.last_use()
+    return [{i for i in operation.inputs if last[i] == number} for number, operation in enumerate(program.operations)]
+
+
 def _source(task: Task, link: Link) -> Source:
-    third = limits.provider(task.options) == "ttp"
-    if third:
+    if limits.provider(task.options) == "ttp":
         seed = int(link.receive((1,), "dealer"))
         return Served(seed, link) if task.role == "server" else Seeded(seed)
     if task.role == "client":

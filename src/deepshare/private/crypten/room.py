@@ -1,6 +1,6 @@
 """What the operations of one party share: secrets, openings, gates and counters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -80,18 +80,18 @@ class Room:
     secrets: list[Secret] = field(default_factory=list)
     products: int = 0
 
-    def secret(self, values: Tensor) -> Secret:
+    def secret(self, values: Tensor, bits: int = BITS) -> Secret:
         """Share the server's factors and choose their mask; `open_secrets` completes them."""
         mask = self.source.fresh(values.shape)
-        secret = Secret(self.shared(values), mask, torch.empty(0))
+        secret = Secret(self.shared(values, bits), mask, torch.empty(0))
         self.secrets.append(secret)
         return secret
 
-    def shared(self, values: Tensor, owner: int = 0, scale: int = 1) -> Tensor:
-        """Share numbers that one party has, at single or double scale."""
+    def shared(self, values: Tensor, bits: int, owner: int = 0) -> Tensor:
+        """Share numbers that one party has, the server unless said otherwise, at a scale of 2^bits."""
         if self.comparator is None:
             return values.to("meta")
-        return self.comparator.share(values.shape, encode(values, scale * BITS) if self.link.rank == owner else None)
+        return self.comparator.share(values.shape, encode(values, bits) if self.link.rank == owner else None)
 
     def hidden_signs(self, x: Tensor, signs: Signs) -> Tensor:
         """A party's comparison; see `Comparator`."""
@@ -117,3 +117,8 @@ class Room:
         if opening.offset is None:
             (opening.offset,) = self.link.open([x - opening.mask.share])
         return opening.offset
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Throw away the openings of values that nobody reads any more."""
+        for number in numbers:
+            self.openings.pop(number, None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deepshare.private.crypten.fixed import BITS, divide, encode, truncate
+from deepshare.private.crypten.fixed import divide, encode, truncate
 from deepshare.private.crypten.room import Room
 from deepshare.private.program import Add, Concatenate, Operation, Program, Resample, Reshape
 
@@ -63,4 +63,4 @@ def resample(x: Tensor, rows: Tensor, columns: Tensor, scale: float) -> Tensor:
     if all(matrix.equal(matrix.round()) for matrix in (rows, columns)) and divisor * scale == 1:
         total = rows.long() @ x @ columns.long().T
         return total if divisor == 1 else divide(total, divisor)
-    return truncate(truncate(encode(rows * scale, BITS) @ x) @ encode(columns, BITS).T)
+    return truncate(truncate(encode(rows * scale) @ x) @ encode(columns).T)
