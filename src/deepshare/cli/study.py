@@ -1,23 +1,38 @@
 """`deepshare study`: what the paper measures and argues, measured again."""
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from deepshare.cli.options import Json, check_writable
 from deepshare.errors import DeepShareError
 
-study = App(name="study", help="Measure again what the paper measures and argues.")
+Run = Annotated[Path, Parameter(help="The folder of a finished run.")]
+Out = Annotated[
+    Path | None,
+    Parameter(help="Folder for the results; by default the folder study in that of the run.", show_default=False),
+]
+
+study = App(
+    name="study",
+    help="""Measure again what the paper measures and argues.
+
+Every study prints a table, or all its numbers with --json, and writes three
+files: the figure as SVG and as PNG, and the numbers as JSON.""",
+)
 
 
 @study.command
 def xor(*, seeds: int = 64, epochs: int = 5_000, out: Path = Path("runs/xor"), as_json: Json = False) -> None:
     """Train four kinds of networks with a single gate on the 2 x 2 checkerboard, and see how many of each solve it.
 
-    Writes the decision regions as xor.svg and xor.png, and all numbers as xor.json.
+    Writes the decision regions as xor.svg and xor.png, and all numbers as
+    xor.json. It takes some minutes. Section 5 of the paper.
 
     Args:
         seeds: Networks of each kind, all trained at once.
@@ -27,18 +42,105 @@ def xor(*, seeds: int = 64, epochs: int = 5_000, out: Path = Path("runs/xor"), a
     from deepshare.study.xor import Settings, run
 
     settings = Settings(seeds=seeds, epochs=epochs)
-    make_folder(out)
-    check_writable(out / "xor.json")
-    with show_epochs() as progress:
+    prepare(out, "xor")
+    with show_progress("epoch") as progress:
         result = run(settings, progress)
     from deepshare.study.xor_figure import save
 
     save(result, out, f"deepshare study xor --seeds {seeds} --epochs {epochs} --out {out}")
-    print((out / "xor.json").read_text() if as_json else f"{result}\n{result.seconds:.0f} s; drawn in {out}/xor.svg")
+    tell(f"{result}\n{result.seconds:.0f} s", out, "xor", as_json)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder unless it is there.
+@study.command
+def boundaries(*, out: Path = Path("runs/boundaries"), as_json: Json = False) -> None:
+    """Draw the boundaries that a network with one ReLU and any linear neurons can have; none is the checkerboard.
+
+    Writes boundaries.svg, boundaries.png and boundaries.json. It is the
+    corollary of the paper's supplement; what a network with one shared gate
+    can do is seen with deepshare study xor.
+
+    Args:
+        out: Folder for the results; it is made if need be.
+    """
+    prepare(out, "boundaries")
+    from deepshare.study.boundary_figure import as_table, save
+
+    save(out, f"deepshare study boundaries --out {out}")
+    tell(as_table(), out, "boundaries", as_json)
+
+
+@study.command
+def dimension(
+    run: Run,
+    /,
+    *,
+    samples: int = 4096,
+    data_dir: Path | None = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how far the gates of a trained network could be shared: across channels, layers and positions.
+
+    For every site: the effective dimension of its gates over its channels,
+    against the baseline with positions shuffled; and how a gate correlates with
+    the nearest other channel, with the nearest channel of its group's leader,
+    and with its neighbours on the map. Any run will do, plain or shared.
+
+    Writes dimension.svg, dimension.png and dimension.json. Section 3.1 of the
+    paper.
+
+    Args:
+        samples: Training images to look at, without augmentation; all, if there are fewer.
+        data_dir: Where data sets are.
+    """
+    from deepshare.study.dimension import measure, open_run
+
+    network, images, count = open_run(run, samples=samples, data_dir=data_dir)
+    folder = prepare(out or run / "study", "dimension")
+    with show_progress("image") as progress:
+        result = measure(network, images, samples=count, progress=progress)
+    from deepshare.study.dimension_figure import save
+
+    save(result, folder, command_of("dimension", run, "--samples", samples), str(run))
+    tell(str(result), folder, "dimension", as_json)
+
+
+@study.command(usage="Usage: deepshare study affine [OPTIONS] RUN [OTHER]")
+def affine(run: Run, other: Path | None = None, /, *, out: Out = None, as_json: Json = False) -> None:
+    """Show how every channel of a network with shared gates uses its gate: alpha over beta, site by site.
+
+    A channel is linear-like where its gate hardly matters: where its factors
+    with the gate closed and open, beta and alpha + beta, differ by no more than
+    a tenth of the larger.
+
+    Writes affine.svg, affine.png and affine.json. Supplement E of the paper.
+
+    Args:
+        other: A second run to show beside it, such as one of another budget.
+    """
+    from deepshare.study.affine import read_run
+
+    runs = [run] if other is None else [run, other]
+    networks = [read_run(folder) for folder in runs]
+    folder = prepare(out or run / "study", "affine")
+    from deepshare.study.affine_figure import save
+
+    save(networks, folder, command_of("affine", *runs))
+    tell("\n\n".join(map(str, networks)), folder, "affine", as_json)
+
+
+def command_of(*words: object) -> str:
+    """The command that is recorded with a result."""
+    return shlex.join(["deepshare", "study", *map(str, words)])
+
+
+def tell(text: str, folder: Path, name: str, as_json: bool) -> None:
+    """Print the result, or the JSON file that was written."""
+    print((folder / f"{name}.json").read_text() if as_json else f"{text}\ndrawn in {folder}/{name}.svg")
+
+
+def prepare(folder: Path, name: str) -> Path:
+    """Make the folder of the results unless it is there, and see that they can be written.
 
     Raises:
         DeepShareError: Says what stands in the way.
@@ -47,24 +149,33 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DeepShareError(f"cannot make the folder {folder}: {error.strerror}: give another --out") from error
+    check_writable(folder / f"{name}.json")
+    return folder
 
 
 @contextmanager
-def show_epochs() -> Iterator[Callable[[int, int], None]]:
+def show_progress(unit: str) -> Iterator[Callable[[int, int], None]]:
     """Show how far a study is, on stderr: a bar on a terminal, ten lines anywhere else."""
     if not sys.stderr.isatty():
-        yield print_tenths
+        yield Tenths(unit)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (TextColumn(unit), MofNCompleteColumn(), BarColumn(), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task("")
-        yield lambda done, epochs: bars.update(bar, completed=done, total=epochs)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)
 
 
-def print_tenths(done: int, epochs: int) -> None:
-    """Print a line after each tenth of the epochs."""
-    if done * 10 // epochs > (done - 1) * 10 // epochs:
-        print(f"epoch {done:,} of {epochs:,}", file=sys.stderr, flush=True)
+class Tenths:
+    """Prints a line whenever another tenth is done."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.tenths = unit, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        """Print, if it is time."""
+        if done * 10 // total > self.tenths:
+            self.tenths = done * 10 // total
+            print(f"{self.unit} {done:,} of {total:,}", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepshare.data import batches
+from deepshare.data import Batches, batches
 from deepshare.errors import DataError, DeepShareError
 from deepshare.sharing.observe import like
 from deepshare.sharing.sites import Site
@@ -58,11 +58,31 @@ def measure_run(
         CheckpointError: The folder is unfinished, damaged or no run folder.
         DataError: Its data set is missing or damaged.
     """
+    network, images, count = open_run(folder, samples=samples, data_dir=data_dir, model=model)
+    return measure(network, images, samples=count, progress=progress)
+
+
+def open_run(
+    folder: str | Path, *, samples: int, data_dir: Path | None = None, model: nn.Module | None = None
+) -> tuple[nn.Module, Batches, int]:
+    """The network of a finished run, the training images of its data set, and how many there are of those wanted.
+
+    Raises:
+        CheckpointError: The folder is unfinished, damaged or no run folder.
+        DataError: Its data set is missing or damaged.
+    """
+    _check_samples(samples)
     network = load(folder, model=model)
     feed = make_feed(None, load_recipe(RunFolder(Path(folder)).recipe), data_dir)
-    size = max(1, min(128, PIXELS // max(1, torch.Size(feed.input_size[1:]).numel())))
+    pixels = torch.Size(feed.input_size[1:]).numel()
+    size = max(1, min(128, PIXELS // pixels))
     images = batches(feed.train_set, size, shuffle=True, augment=feed.prepare, device=like(network).device)
-    return measure(network, images, samples=min(samples, len(feed.train_set)), progress=progress)
+    return network, images, min(samples, len(feed.train_set))
+
+
+def _check_samples(samples: int) -> None:
+    if samples < 2:
+        raise DeepShareError(f"samples {samples}: give at least 2, and far more than a site has channels")
 
 
 def measure(
@@ -88,8 +108,7 @@ def measure(
         DataError: There are no images.
         UnsupportedModelError: The network has no gates, or they cannot be told apart.
     """
-    if samples < 2:
-        raise DeepShareError(f"samples {samples}: give at least 2, and far more than a site has channels")
+    _check_samples(samples)
     feed = _take(images, samples)
     first = next(feed, torch.empty(0))
     if first.dim() < 2:
