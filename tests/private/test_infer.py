@@ -112,8 +112,8 @@ def test_an_engine_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatc
 
 def test_time_on_a_link() -> None:
     part = Part(server_bytes=10**6, client_bytes=125 * 10**5, rounds=10)
-    assert seconds_on(LAN, part, 2) == pytest.approx(10 * 2 * 0.0005 + 0.1)
-    assert seconds_on(WAN, part, 1) == pytest.approx(10 * 0.04 + 1)
+    assert seconds_on(LAN, part, 2) == pytest.approx(10 * 2 * 0.00025 + 0.1)
+    assert seconds_on(WAN, part, 1) == pytest.approx(10 * 0.02 + 1)
 
 
 def test_costs_of_parties_come_together() -> None:

@@ -18,7 +18,7 @@ class Link:
     """A connection between two machines.
 
     Attributes:
-        name: What it is called.
+        name: What it is called, with the delay there and back.
         delay: Seconds one way.
         rate: Bits a second, each way.
     """
@@ -28,8 +28,8 @@ class Link:
     rate: float
 
 
-LAN = Link("LAN, 1 Gbit/s, 0.5 ms", 0.0005, 1e9)
-WAN = Link("WAN, 100 Mbit/s, 40 ms", 0.04, 1e8)
+LAN = Link("LAN, 1 Gbit/s, 0.5 ms", 0.00025, 1e9)
+WAN = Link("WAN, 100 Mbit/s, 40 ms", 0.02, 1e8)
 
 
 def predict(

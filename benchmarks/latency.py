@@ -1,0 +1,174 @@
+"""The paper's latency table on a CPU: the same network with all its ReLUs and with few gates, on one engine in one run.
+
+    python benchmarks/latency.py                       # ResNet-18 of width 16, a few minutes on two cores
+    python benchmarks/latency.py --full                # all rows of the paper's Table 7, much longer
+    python benchmarks/latency.py --full --only resnet18
+    python benchmarks/latency.py --engine spu-semi2k --rounds 3 --json
+
+Each network runs between two processes on this machine with all ReLUs, with DeepShare's shared gates, with AutoReP's
+polynomial and with SNL's masks at the same budget; weights, alpha, beta and the coefficients of the polynomials are
+secret in all. What is random in them (weights, masks, coefficients) changes neither bytes nor time. Three ratios to
+the network with all ReLUs are given, each of online figures, the median over the rounds: time of the activations,
+time of everything, bytes of the activations. The rounds take turns, so that all see the same load.
+
+The paper's own speed-ups stand beside them. They were taken on two GPUs, where convolutions take next to no time and
+nearly all of it goes into comparisons. On a CPU the convolutions of secret shares are most of an inference, so the time
+of everything falls less; the ratio of the activations is the one that a faster machine would show in all.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import nn
+
+from deepshare import plan, share, zoo
+from deepshare.methods.masked import GatedPolynomial
+from deepshare.private.cost import LAN, WAN, seconds_on
+from deepshare.private.engine import engine_names, find_engine
+from deepshare.private.infer import run
+from deepshare.private.program import Program
+from deepshare.private.result import Cost
+from deepshare.private.translate import translate
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.sites import Site, find_sites
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A network with budgets, and what the paper says of them: AutoReP's and DeepShare's speed-ups."""
+
+    name: str
+    network: str
+    arguments: dict[str, int]
+    size: tuple[int, int, int]
+    budgets: dict[int, tuple[float, float] | None]
+
+
+SMALL = Setup("resnet18-16", "resnet18", {"width": 16, "classes": 100}, (3, 32, 32), {1_536: None, 12_288: None})
+PAPER = (
+    Setup(
+        "resnet18",
+        "resnet18",
+        {"classes": 100},
+        (3, 32, 32),
+        {49_900: (4.92, 4.78), 12_900: (7.30, 6.76), 6_000: (8.01, 7.64)},
+    ),
+    Setup("wrn22-8", "wrn22-8", {"classes": 100}, (3, 32, 32), {150_000: (5.26, 4.10), 120_000: (5.87, 4.44)}),
+    Setup("tiny-resnet18", "resnet18", {"classes": 200}, (3, 64, 64), {55_000: (8.63, 6.81), 30_000: (9.60, 8.25)}),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network at one budget; ratios are those of the network with all ReLUs to this one."""
+
+    setup: str
+    kind: str
+    gates: int
+    seconds: float
+    activation_seconds: float
+    activation_bytes: int
+    rounds: int
+    lan: float
+    wan: float
+    activations_ratio: float
+    all_ratio: float
+    bytes_ratio: float
+    paper: float | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", default="crypten", choices=engine_names())
+    parser.add_argument("--full", action="store_true", help="all rows of the paper's table")
+    parser.add_argument("--only", choices=[setup.name for setup in PAPER], help="of these the rows of one network")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    setups = [s for s in PAPER if options.only in (None, s.name)] if options.full or options.only else [SMALL]
+    rows = [row for setup in setups for row in measure(setup, options.engine, options.rounds)]
+    if options.json:
+        about = {"engine": options.engine, "rounds": options.rounds, "torch": torch.__version__}
+        print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
+        return
+    print(f"{'':14}{'':10}{'gates':>9}{'online':>9}{'activ.':>9}{'activ. MB':>11}{'rounds':>8}", end="")
+    print(f"{'x activ.':>10}{'x online':>10}{'x bytes':>9}{'x paper':>9}")
+    for row in rows:
+        paper = "" if row.paper is None else f"{row.paper:.2f}"
+        print(f"{row.setup:14}{row.kind:10}{row.gates:>9,}{row.seconds:>8.2f}s{row.activation_seconds:>8.2f}s", end="")
+        print(f"{row.activation_bytes / 1e6:>11.2f}{row.rounds:>8}{row.activations_ratio:>10.2f}", end="")
+        print(f"{row.all_ratio:>10.2f}{row.bytes_ratio:>9.2f}{paper:>9}")
+
+
+def measure(setup: Setup, engine: str, rounds: int) -> list[Row]:
+    """All kinds of one network, taking turns."""
+    torch.manual_seed(0)
+    network = zoo.build(setup.network, **setup.arguments).eval()
+    programs = {("ReLU", 0): translate(network, setup.size)}
+    for budget in setup.budgets:
+        programs |= {(kind, budget): program for kind, program in kinds(network, setup, budget).items()}
+    images = torch.randn(1, *setup.size)
+    costs: dict[tuple[str, int], list[Cost]] = {key: [] for key in programs}
+    for _ in range(rounds):
+        for key, program in programs.items():
+            costs[key].append(run(program, images, engine).cost)
+    return [row(setup, key, costs[key], costs["ReLU", 0], engine) for key in programs]
+
+
+def kinds(network: nn.Module, setup: Setup, budget: int) -> dict[str, Program]:
+    """The network with shared gates, with AutoReP's polynomials and with SNL's masks."""
+    made = plan(network, setup.size, budget)
+    sites = find_sites(network, setup.size)
+    # One count for all three: the budget is met by whole channels in a plan, and exactly by masks.
+    masks = random_masks(list(sites), made.gates)
+
+    def masked(site: Site, polynomial: bool) -> nn.Module:
+        values = (1e-3, 0.5, 0.1)
+        coefficients = [torch.full((site.channels, 1, 1), value) for value in values] if polynomial else None
+        activation = GatedPolynomial(site.shape, coefficients)
+        activation.set_mask(masks[site.name])
+        return activation
+
+    return {
+        "DeepShare": translate(share(network, made, start="uniform"), setup.size),
+        "AutoReP": translate(replace_sites(network, sites, lambda site: masked(site, True)).eval(), setup.size),
+        "SNL": translate(replace_sites(network, sites, lambda site: masked(site, False)).eval(), setup.size),
+    }
+
+
+def random_masks(sites: list[Site], gates: int) -> dict[str, torch.Tensor]:
+    """So many neurons, drawn from all of them."""
+    chosen = torch.zeros(sum(site.neurons for site in sites), dtype=torch.bool)
+    chosen[torch.randperm(len(chosen))[:gates]] = True
+    parts = chosen.split([site.neurons for site in sites])
+    return {site.name: part.view(site.shape) for site, part in zip(sites, parts, strict=True)}
+
+
+def row(setup: Setup, key: tuple[str, int], costs: list[Cost], base: list[Cost], engine: str) -> Row:
+    kind, budget = key
+    published = setup.budgets.get(budget)
+    column = {"AutoReP": 0, "DeepShare": 1}.get(kind)
+    first = costs[0]
+    return Row(
+        setup.name,
+        kind,
+        first.online.comparisons,
+        statistics.median(cost.seconds for cost in costs),
+        statistics.median(cost.activations.seconds for cost in costs),
+        first.activations.client_bytes,
+        first.online.rounds,
+        seconds_on(LAN, first.online, find_engine(engine).delays),
+        seconds_on(WAN, first.online, find_engine(engine).delays),
+        statistics.median(b.activations.seconds / c.activations.seconds for b, c in zip(base, costs, strict=True)),
+        statistics.median(b.seconds / c.seconds for b, c in zip(base, costs, strict=True)),
+        base[0].activations.client_bytes / first.activations.client_bytes,
+        None if published is None or column is None else published[column],
+    )
+
+
+if __name__ == "__main__":
+    main()
