@@ -119,7 +119,8 @@ def _panel(axes: Axes, kind: Kind, network: OneRelu) -> None:
     centres = (np.arange(SIDE) * 2 + 1) / SIDE - 1
     scores = _scores(network, *np.meshgrid(centres, centres))
     colours = ListedColormap([PALE_BLUE, "white", PALE_ORANGE])
-    axes.imshow(np.sign(scores), extent=(-1, 1, -1, 1), origin="lower", cmap=colours, vmin=-1, vmax=1)
+    extent = (-1, 1, -1, 1)
+    axes.imshow(np.sign(scores), colours, vmin=-1, vmax=1, extent=extent, origin="lower", interpolation="nearest")
     if classify(network).area is not None:
         hatched = axes.contourf(centres, centres, scores == 0, [0.5, 1.5], colors="none", hatches=["///"])
         hatched.set(edgecolor=ZERO, linewidth=0)
@@ -151,15 +152,16 @@ def _scores(network: OneRelu, x1: Any, x2: Any) -> Any:
     return float(network.a) * np.maximum(gate, 0) + linear
 
 
-def _stroke(piece: Piece) -> tuple[Any, Any]:
-    """Points along a line or ray, from well outside of the square to well outside of it."""
+def _stroke(piece: Piece) -> Any:
+    """The two ends of a line or ray, as two x1 and two x2; those that do not end are well outside of the square."""
     slope, offset = np.array(piece.line.slope, float), float(piece.line.offset)
-    t = np.linspace(-4, 4, 4001) / np.hypot(*slope)
-    x1, x2 = (-offset * slope / slope.dot(slope))[:, None] + np.stack([-slope[1] * t, slope[0] * t])
+    way = np.array([-slope[1], slope[0]]) / np.hypot(*slope)
+    base, ends = -offset * slope / slope.dot(slope), np.array([-4.0, 4.0])
     if piece.within is not None:
-        (first, second), rest = map(float, piece.within.slope), float(piece.within.offset)
-        x1 = np.where(first * x1 + second * x2 + rest >= -1e-3, x1, np.nan)
-    return x1, x2
+        inwards = np.array(piece.within.slope, float)
+        begin = -(inwards.dot(base) + float(piece.within.offset)) / inwards.dot(way)
+        ends[0 if inwards.dot(way) > 0 else 1] = begin
+    return base[:, None] + way[:, None] * ends
 
 
 def _marks() -> list[Line2D | Patch]:

@@ -63,7 +63,7 @@ def _boxes(axes: Axes, sites: Sequence[SiteGates]) -> None:
         )
     axes.set_title("Effective dimension / channels", fontsize=11, fontweight="bold")
     axes.set_xlabel(
-        "low: channels could share gates (boxes: quartiles over positions, whiskers: 5% to 95%)",
+        "low: channels could share gates (boxes: quartiles of positions, whiskers: 5-95%)",
         fontsize=9,
         color=FAINT,
     )
