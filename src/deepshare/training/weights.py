@@ -86,7 +86,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], Label]:
     if "deepshare" not in about:
         raise CheckpointError(f"{path} was not written by deepshare: give it as the weights of a model instead")
     label = json.loads(about["deepshare"])
-    if label.pop("checksum") != _checksum(tensors):
+    if label.pop("checksum", "") != _checksum(tensors):
         raise CheckpointError(f"{path} is damaged (its checksum is wrong): restore it or train again")
     return tensors, Label(**{**label, "input_size": tuple(label["input_size"])})
 
