@@ -4,6 +4,7 @@
     python benchmarks/latency.py --full                # all rows of the paper's Table 7, much longer
     python benchmarks/latency.py --full --only resnet18
     python benchmarks/latency.py --engine spu-semi2k --rounds 3 --json
+    sudo .venv/bin/python benchmarks/latency.py --link wan     # between two namespaces with a slow link (Linux)
 
 Each network runs between two processes on this machine with all ReLUs, with DeepShare's shared gates, with AutoReP's
 polynomial and with SNL's masks at the same budget; weights, alpha, beta and the coefficients of the polynomials are
@@ -20,16 +21,19 @@ import argparse
 import json
 import platform
 import statistics
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
+import link
 import torch
 from torch import nn
 
 from deepshare import plan, share, zoo
 from deepshare.methods.masked import GatedPolynomial
 from deepshare.private.cost import LAN, WAN, seconds_on
-from deepshare.private.engine import engine_names, find_engine
+from deepshare.private.engine import Role, engine_names, find_engine
 from deepshare.private.infer import run
+from deepshare.private.local import Place
 from deepshare.private.program import Program
 from deepshare.private.result import Cost
 from deepshare.private.translate import translate
@@ -48,6 +52,7 @@ class Setup:
     budgets: dict[int, tuple[float, float] | None]
 
 
+LINKS = {"lan": LAN, "wan": WAN}
 SMALL = Setup("resnet18-16", "resnet18", {"width": 16, "classes": 100}, (3, 32, 32), {1_536: None, 12_288: None})
 PAPER = (
     Setup(
@@ -87,12 +92,16 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all rows of the paper's table")
     parser.add_argument("--only", choices=[setup.name for setup in PAPER], help="of these the rows of one network")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.link and (lack := link.missing()):
+        parser.error(lack)
     setups = [s for s in PAPER if options.only in (None, s.name)] if options.full or options.only else [SMALL]
-    rows = [row for setup in setups for row in measure(setup, options.engine, options.rounds)]
+    with link.joined(LINKS[options.link]) if options.link else nullcontext({}) as places:
+        rows = [row for setup in setups for row in measure(setup, options.engine, options.rounds, places)]
     if options.json:
-        about = {"engine": options.engine, "rounds": options.rounds, "torch": torch.__version__}
+        about = {"engine": options.engine, "link": options.link, "rounds": options.rounds, "torch": torch.__version__}
         print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
         return
     print(f"{'':14}{'':10}{'gates':>9}{'online':>9}{'activ.':>9}{'activ. MB':>11}{'rounds':>8}", end="")
@@ -104,7 +113,7 @@ def main() -> None:
         print(f"{row.all_ratio:>10.2f}{row.bytes_ratio:>9.2f}{paper:>9}")
 
 
-def measure(setup: Setup, engine: str, rounds: int) -> list[Row]:
+def measure(setup: Setup, engine: str, rounds: int, places: dict[Role, Place]) -> list[Row]:
     """All kinds of one network, taking turns."""
     torch.manual_seed(0)
     network = zoo.build(setup.network, **setup.arguments).eval()
@@ -115,7 +124,7 @@ def measure(setup: Setup, engine: str, rounds: int) -> list[Row]:
     costs: dict[tuple[str, int], list[Cost]] = {key: [] for key in programs}
     for _ in range(rounds):
         for key, program in programs.items():
-            costs[key].append(run(program, images, engine).cost)
+            costs[key].append(run(program, images, engine, places=places).cost)
     return [row(setup, key, costs[key], costs["ReLU", 0], engine) for key in programs]
 
 

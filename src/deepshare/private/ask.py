@@ -17,7 +17,7 @@ from deepshare.private.agree import run_party
 from deepshare.private.control import PROTOCOL, SETTINGS, Control, Message, client_context
 from deepshare.private.engine import Engine, Task, Tls, check_installed, find_engine
 from deepshare.private.infer import check_images, total
-from deepshare.private.local import free_addresses
+from deepshare.private.local import free_ports
 from deepshare.private.program import Program
 from deepshare.private.result import Result
 
@@ -60,7 +60,7 @@ class Client:
         """
         offer, control = self.offer, self._control
         check_images(images, offer.program)
-        address = free_addresses(control.local_host, 1)[0]
+        address = f"{control.local_host}:{free_ports(control.local_host, 1)[0]}"
         control.send({"images": len(images), "address": address, "outline": outline.digest(offer.program)})
         addresses = control.receive(None).get("start")
         if not isinstance(addresses, dict) or set(addresses) != {"server", "client"}:

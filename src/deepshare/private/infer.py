@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from deepshare.errors import EngineError
 from deepshare.private import plain
-from deepshare.private.engine import check_installed, find_engine
-from deepshare.private.local import run_here
+from deepshare.private.engine import Role, check_installed, find_engine
+from deepshare.private.local import Place, run_here
 from deepshare.private.program import Program
 from deepshare.private.result import Cost, Layer, Outcome, Part, Result
 from deepshare.private.translate import translate
@@ -41,13 +41,19 @@ def infer(
     return run(translate(model, tuple(images.shape[1:])), images, engine, options)
 
 
-def run(program: Program, images: Tensor, engine: str, options: Mapping[str, str] | None = None) -> Result:
-    """The same for a network that has been translated already."""
+def run(
+    program: Program,
+    images: Tensor,
+    engine: str,
+    options: Mapping[str, str] | None = None,
+    places: Mapping[Role, Place] | None = None,
+) -> Result:
+    """The same for a network that has been translated already, with parties in other places if so wished."""
     chosen, options = find_engine(engine), options or {}
     check_installed(chosen)
     check_images(images, program)
     chosen.check(program, options)
-    outcomes = run_here(chosen, program, images, options)
+    outcomes = run_here(chosen, program, images, options, places)
     logits = outcomes["client"].logits
     if logits is None:
         raise EngineError("the client got no logits")

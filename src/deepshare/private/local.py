@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from queue import Empty, Queue
 
 from torch import Tensor
@@ -14,21 +15,41 @@ from deepshare.private.process import Event, Worker, failure
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome
 
-HOST = "127.0.0.1"
 # Parties have to find each other within this time; how long they compute is their affair.
 CONNECT_SECONDS = 120
 # A party that fails takes the others with it, and they may be heard first.
 GRACE_SECONDS = 1.0
 
 
-def run_here(engine: Engine, program: Program, images: Tensor, options: Mapping[str, str]) -> dict[Role, Outcome]:
+@dataclass(frozen=True)
+class Place:
+    """Where a party runs.
+
+    Attributes:
+        host: Its address.
+        through: The command that its process is started through, such as `ip netns exec NAME`.
+    """
+
+    host: str = "127.0.0.1"
+    through: tuple[str, ...] = ()
+
+
+def run_here(
+    engine: Engine,
+    program: Program,
+    images: Tensor,
+    options: Mapping[str, str],
+    places: Mapping[Role, Place] | None = None,
+) -> dict[Role, Outcome]:
     """Run all parties and wait for them; no process is left when this returns or raises.
 
     Raises:
         EngineError: A party failed; says which and why.
     """
     roles = engine.roles(options)
-    addresses = dict(zip(roles, free_addresses(HOST, len(roles)), strict=True))
+    where = {role: (places or {}).get(role, Place()) for role in roles}
+    ports = free_ports(Place().host, len(roles))
+    addresses = {role: f"{where[role].host}:{port}" for role, port in zip(roles, ports, strict=True)}
     events: Queue[Event] = Queue()
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
     outline = program.outline()
@@ -36,7 +57,7 @@ def run_here(engine: Engine, program: Program, images: Tensor, options: Mapping[
         for role in roles:
             whose = program if role == "server" else outline
             task = Task(role, whose, addresses, images if role == "client" else None, len(images), None, options)
-            stack.callback(Worker(engine.name, task, events, threads).stop)
+            stack.callback(Worker(engine.name, task, events, threads, where[role].through).stop)
         return _gather(events, roles)
 
 
@@ -67,10 +88,10 @@ def cause(events: "Queue[Event]", first: Event) -> tuple[Role, str]:
     return role, reason
 
 
-def free_addresses(host: str, count: int) -> list[str]:
-    """Addresses that nobody listens on."""
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports that nobody listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
             one.bind((host, 0))
-        return [f"{host}:{one.getsockname()[1]}" for one in sockets]
+        return [int(one.getsockname()[1]) for one in sockets]

@@ -39,12 +39,14 @@ class Worker:
     "failed" with the words of whatever went wrong beneath it.
     """
 
-    def __init__(self, engine: str, task: Task, events: "Queue[Event]", threads: int) -> None:
+    def __init__(
+        self, engine: str, task: Task, events: "Queue[Event]", threads: int, through: tuple[str, ...] = ()
+    ) -> None:
         self.role = task.role
         self._events = events
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open until stop
         process = subprocess.Popen(
-            [sys.executable, "-m", "deepshare.private.worker"],
+            [*through, sys.executable, "-m", "deepshare.private.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

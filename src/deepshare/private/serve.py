@@ -15,7 +15,7 @@ from deepshare.private import outline
 from deepshare.private.agree import run_party
 from deepshare.private.control import PROTOCOL, SETTINGS, Control, Message, server_context
 from deepshare.private.engine import Engine, Role, Task, Tls
-from deepshare.private.local import free_addresses
+from deepshare.private.local import free_ports
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome
 
@@ -82,8 +82,9 @@ class Service:
         control.send(self._offer())
         wish = control.receive(None)
         count, address = self._checked(wish)
+        host = control.local_host
         with self.turn:
-            addresses: dict[Role, str] = {"server": free_addresses(control.local_host, 1)[0], "client": address}
+            addresses: dict[Role, str] = {"server": f"{host}:{free_ports(host, 1)[0]}", "client": address}
             control.send({"start": addresses})
             task = Task("server", self.program, addresses, None, count, self.tls, self.options)
             return count, run_party(self.engine, task, control)[0]
