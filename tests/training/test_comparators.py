@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from deepshare.errors import BudgetError, RecipeError, UnsupportedModelError
 from deepshare.sharing.convert import count_gates
 from deepshare.training.fit import fit
 from deepshare.training.networks import load
@@ -40,6 +41,46 @@ GATES = {"snl": BUDGET, "senet": BUDGET, "deepreduce": 192, "hybrenet": 200, "de
 def recipe(name: str, **overrides: object) -> Recipe:
     values = {"method.name": name, **SMALL, **({"search": PHASE} if name in SEARCHING else {}), **OWN[name]}
     return load_recipe("digits-plain", {**values, **{key.replace("__", "."): v for key, v in overrides.items()}})
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("senet", {"search": None}, 'method "senet" needs [search] and [finetune]'),
+        ("spatial", {"finetune": None}, 'method "spatial" needs [finetune]'),
+        ("spatial", {"search": PHASE}, 'method "spatial" has no [search]: that is for snl, autorep, senet, delphi'),
+        ("autorep", {"gelu": PHASE}, 'method "autorep" has no soft gates: no [gelu], no [switch]'),
+        ("senet", {"distillation.teacher": "gelu"}, 'set distillation.teacher = "plain"'),
+        ("senet", {"distillation.weight": 0}, 'set distillation.teacher = "plain"'),
+        ("deepreduce", {"budget": None}, 'method "deepreduce" needs [budget]'),
+        ("snl", {"plain": None}, 'method.initial = "plain" needs [plain] or model.weights'),
+        ("snl", {"plain": None, "method.initial": "model"}, 'distillation.teacher = "plain" needs [plain]'),
+        ("snl", {"plain.model": {"name": "resnet18", "classes": 10}}, "take plain.model away"),
+        ("autorep", {"autorep.scle": 1.0}, 'did you mean "autorep.scale"?'),
+    ],
+)
+def test_what_does_not_go_together_is_refused(name: str, overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe(name, **overrides)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "error", "message"),
+    [
+        ("deepreduce", {"budget.gates": 50}, BudgetError, "has 64 gates or more and the budget is 50"),
+        ("delphi", {"budget.gates": 20}, BudgetError, "give at least 32"),
+        ("senet", {"budget.gates": 5}, BudgetError, "below the minimum of 8 gates"),
+        ("snl", {"budget.gates": 9999}, BudgetError, "above the 960 ReLUs"),
+        ("hybrenet", {"model.name": "resnet18"}, UnsupportedModelError, "those of a ResNet"),
+    ],
+)
+def test_what_a_method_cannot_do_is_refused_before_anything_is_trained(
+    name: str, overrides: dict[str, object], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        fit(recipe=recipe(name, **overrides), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 class StoppedError(Exception):
@@ -90,3 +131,11 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(finished: tuple[s
     fit(recipe=recipe(name), out=tmp_path / "run", resume=True)
     for file in ("model.safetensors", "best.safetensors"):
         assert (tmp_path / "run" / file).read_bytes() == (whole / file).read_bytes()
+
+
+def test_the_teacher_may_be_another_network(finished: tuple[str, Path]) -> None:
+    name, folder = finished
+    if name != "deepreduce":
+        pytest.skip("its teacher is the same network")
+    assert load(folder / "teacher").get_parameter("conv1.weight").shape[0] == 8
+    assert load(folder).get_parameter("conv1.weight").shape[0] == 4

@@ -58,6 +58,21 @@ RESULTS = {
     "cifar100-resnet18-6k-no-gelu": (5, "No GELU phase", 6.0, 69.44),
     "cifar100-resnet18-6k-no-replicates": (5, "No Replicates", 6.0, 56.08),
 }
+# The methods that the paper compares with, on the same network or their own: row of table 1, and a budget of its gates.
+COMPARATORS = {
+    "cifar100-resnet18-snl-49.9k": ("SNL", 49.9, 73.75),
+    "cifar100-resnet18-snl-12.9k": ("SNL", 12.9, 66.53),
+    "cifar100-resnet18-autorep-50k": ("AutoRep", 50.0, 75.48),
+    "cifar100-resnet18-autorep-12.9k": ("AutoRep", 12.9, 74.92),
+    "cifar100-resnet18-autorep-6k": ("AutoRep", 6.0, 73.79),
+    "cifar100-resnet18-senet-49.6k": ("SENet", 49.6, 75.28),
+    "cifar100-resnet18-senet-24.6k": ("SENet", 24.6, 70.59),
+    "cifar100-resnet18-spatial-50k": ("Spatial sharing", 50.0, 75.51),
+    "cifar100-resnet18-spatial-30k": ("Spatial sharing", 30.0, 73.03),
+    "cifar100-hrn5x5x3-hybrenet-52k": ("HybReNet", 52.0, 77.14),
+    "cifar100-hrn5x5x3-hybrenet-26k": ("HybReNet", 26.0, 72.65),
+}
+UNLISTED = {"cifar100-resnet18-deepreduce-49.2k", "cifar100-resnet18-delphi-49.9k"}  # not in the paper's tables
 OWN = {"digits", "digits-plain", "cifar100-small", "cifar100-small-plain"}
 SHARED = [name for name in RESULTS if RESULTS[name][1] != "Baseline"]
 
@@ -120,7 +135,38 @@ def test_the_copy_of_the_results_is_the_papers_tables() -> None:
 
 
 def test_there_is_one_recipe_for_every_row() -> None:
-    assert set(names()) == set(RESULTS) | OWN
+    assert set(names()) == set(RESULTS) | set(COMPARATORS) | UNLISTED | OWN
+
+
+@needs_paper
+def test_the_copy_of_the_comparators_is_the_papers_table() -> None:
+    methods = {row for row, _, _ in COMPARATORS.values()}
+    rows = [[cell for cell in row if cell] for row in paper_tables()[0]]
+    found = {(row[-4], float(row[-3]), float(row[-2])) for row in rows if len(row) > 3 and row[-4] in methods}
+    assert found == set(COMPARATORS.values())
+
+
+@pytest.mark.parametrize("name", COMPARATORS)
+def test_a_comparator_says_its_row_and_has_its_budget(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.paper is not None
+    assert recipe.budget is not None
+    assert (recipe.paper.table, recipe.paper.row, recipe.paper.gates_k, recipe.paper.accuracy) == (
+        1,
+        *COMPARATORS[name],
+    )
+    assert recipe.budget.gates == round(1000 * recipe.paper.gates_k)
+    assert recipe.method.name == name.split("-")[2]
+
+
+@pytest.mark.parametrize("name", UNLISTED)
+def test_a_comparator_that_the_paper_does_not_list_names_no_row(name: str) -> None:
+    assert load_recipe(name).paper is None
+
+
+@pytest.mark.parametrize("name", [*COMPARATORS, *UNLISTED])
+def test_images_are_the_same_for_all_methods(name: str) -> None:
+    assert load_recipe(name).data == load_recipe("cifar100-resnet18-6k").data
 
 
 @pytest.mark.parametrize("name", RESULTS)
