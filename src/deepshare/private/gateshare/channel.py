@@ -1,0 +1,223 @@
+"""Frames between two parties: bytes with a header that says what they are, and nothing that was not expected.
+
+Plain sockets, with TLS where there are certificates: a library for messages took ten times as long as these, more than
+a tenth of an inference (benchmarks/transport.py). Everything is known beforehand of a frame but its content, so a wrong
+one is refused by its header, before anything is read or allocated for it.
+"""
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepshare.errors import EngineError
+from deepshare.private.control import client_context, server_context
+from deepshare.private.engine import Role, Tls
+
+# Session, number of the frame in its direction, step, bytes that follow.
+HEADER = struct.Struct("<16sIIQ")
+MESSAGE = 0xFFFFFFFF
+LONGEST_MESSAGE = 1 << 20
+CONNECT_SECONDS = 60.0
+# The longest that a peer may compute without a word.
+SILENCE_SECONDS = 300.0
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Channel:
+    """One party's end of a connection. A frame that is not the one expected ends the inference.
+
+    Args:
+        connection: A connected socket.
+        peer: Who is at the other end.
+
+    Attributes:
+        peer: Who is at the other end.
+        session: Frames of another are refused.
+        sent: Payload bytes so far; headers and messages are not payload.
+        names: Gives a step its name in errors.
+    """
+
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        self.peer, self.sent, self.session = peer, 0, bytes(16)
+        self.names: Callable[[int], str] = str
+        self._socket = connection
+        self._outward = self._inward = 0
+        connection.settimeout(SILENCE_SECONDS)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, step: int, *parts: Tensor | NDArray[Any] | Buffer) -> None:
+        """Send one frame of payload."""
+        views = [_bytes(part) for part in parts]
+        self.sent += sum(len(view) for view in views)
+        self._send(step, views)
+
+    def receive(self, step: int, size: int) -> NDArray[np.uint8]:
+        """Wait for the frame of a step that has this many bytes.
+
+        Raises:
+            EngineError: The connection broke, or another frame came; names it.
+        """
+        self._expect(step, size, size)
+        return self._read(size, step)
+
+    def receive_numbers(self, step: int, shape: tuple[int, ...]) -> Tensor:
+        """A frame of ring elements."""
+        return self.receive_both(step, shape, 0)[0]
+
+    def receive_both(self, step: int, shape: tuple[int, ...], more: int) -> tuple[Tensor, NDArray[np.uint8]]:
+        """A frame of ring elements and more bytes."""
+        size = 8 * int(np.prod(shape, dtype=np.int64))
+        data = self.receive(step, size + more)
+        return torch.from_numpy(data[:size].view(np.int64)).view(*shape), data[size:]
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send a message, which is no payload."""
+        self._send(MESSAGE, [memoryview(json.dumps(message).encode())])
+
+    def hear(self) -> dict[str, Any]:
+        """Wait for a message.
+
+        Raises:
+            EngineError: Something else came.
+        """
+        size = self._expect(MESSAGE, 2, LONGEST_MESSAGE)
+        try:
+            message = json.loads(self._read(size, MESSAGE).tobytes())
+        except ValueError as error:
+            raise self._wrong(f"is no message ({error})") from error
+        if not isinstance(message, dict):
+            raise self._wrong("is no message")
+        return message
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _send(self, step: int, views: list[memoryview]) -> None:
+        header = HEADER.pack(self.session, self._outward, step, sum(len(view) for view in views))
+        self._outward += 1
+        try:
+            self._socket.sendall(header)
+            for view in views:
+                self._socket.sendall(view)
+        except OSError as error:
+            raise self._lost(f"frame {self._outward - 1} to it, {self._what(step)}", error) from error
+
+    def _expect(self, step: int, least: int, most: int) -> int:
+        header = self._read(HEADER.size, step).tobytes()
+        session, sequence, found, size = HEADER.unpack(header)
+        if session != self.session:
+            raise self._wrong("belongs to another session")
+        if sequence != self._inward:
+            raise self._wrong(f"says that it is number {sequence}")
+        if found != step:
+            raise self._wrong(f"is {self._what(found)}, not {self._what(step)}")
+        if not least <= size <= most:
+            raise self._wrong(f"for {self._what(step)} has {size} bytes, not {most}")
+        self._inward += 1
+        return int(size)
+
+    def _read(self, size: int, step: int) -> NDArray[np.uint8]:
+        data = np.empty(size, np.uint8)
+        view, done = data.data, 0
+        try:
+            while done < size:
+                got = self._socket.recv_into(view[done:])
+                if not got:
+                    raise ConnectionError("it hung up")
+                done += got
+        except OSError as error:
+            raise self._lost(f"frame {self._inward} from it, {self._what(step)}", error) from error
+        return data
+
+    def _what(self, step: int) -> str:
+        if step == MESSAGE:
+            return "a message"
+        try:
+            return f"step {step} ({self.names(step)})"
+        except IndexError:
+            return f"step {step}"
+
+    def _wrong(self, what: str) -> EngineError:
+        return EngineError(f"frame {self._inward} from the {self.peer} {what}: ask again, with the same deepshare")
+
+    def _lost(self, where: str, error: OSError) -> EngineError:
+        why = f"silent for {SILENCE_SECONDS:.0f} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        return EngineError(f"the connection to the {self.peer} was lost at {where} ({why})")
+
+
+def listen(address: str) -> socket.socket:
+    """Listen on host:port.
+
+    Raises:
+        EngineError: The port is taken.
+    """
+    host, port = _split(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise EngineError(f"cannot listen on {address} ({error.strerror}): try again") from error
+    listener.settimeout(CONNECT_SECONDS)
+    return listener
+
+
+def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
+    """Wait for someone to connect.
+
+    Raises:
+        EngineError: Nobody came, or someone without a certificate.
+    """
+    try:
+        connection, _ = listener.accept()
+        connection.settimeout(CONNECT_SECONDS)
+        if tls is not None:
+            connection = server_context(tls).wrap_socket(connection, server_side=True)
+    except OSError as error:
+        raise EngineError(f"the {peer} did not connect ({error})") from error
+    return Channel(connection, peer)
+
+
+def connect(address: str, peer: Role, tls: Tls | None) -> Channel:
+    """Connect to host:port, where someone may not listen yet.
+
+    Raises:
+        EngineError: Nobody is there, or there is no trust.
+    """
+    host, port = _split(address)
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+            if tls is not None:
+                connection = client_context(tls).wrap_socket(connection, server_hostname=host)
+            return Channel(connection, peer)
+        except ConnectionRefusedError as error:
+            if time.monotonic() > deadline:
+                raise EngineError(f"no {peer} at {address}: start it there") from error
+            time.sleep(0.02)
+        except OSError as error:
+            raise EngineError(f"cannot connect to the {peer} at {address} ({error})") from error
+
+
+def _bytes(part: Tensor | NDArray[Any] | Buffer) -> memoryview:
+    if isinstance(part, Tensor):
+        part = part.contiguous().numpy()
+    if isinstance(part, np.ndarray):
+        part = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+    return memoryview(part)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,211 @@
+"""The client: owns the images; knows all of its shares before there are any."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepshare.private.gateshare import weights
+from deepshare.private.gateshare.channel import Channel
+from deepshare.private.gateshare.correlations import Comparison, Lot, Piece, compare, pack, packed_size, unpack
+from deepshare.private.gateshare.gating import bits_of_gates, gated, joined
+from deepshare.private.gateshare.meter import Layers
+from deepshare.private.gateshare.numbers import FRACTION
+from deepshare.private.gateshare.products import RingWeight
+from deepshare.private.gateshare.randomness import fresh_seed, mask
+from deepshare.private.gateshare.ring import encode, is_safe_to_truncate, truncate_client
+from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons:
+    """What the client has for one activation before the images come.
+
+    Attributes:
+        share: Its share of the neurons.
+        ahead: The same, hidden: the server has it too.
+        bit: Its share of the bits that hide gates, for every neuron.
+        masked: Its share of the masks times these bits.
+        pad: What hides its answer.
+        comparisons: Its keys, by lot; none for a follower.
+    """
+
+    share: Tensor
+    ahead: Tensor
+    bit: Tensor
+    masked: Tensor
+    pad: Tensor
+    comparisons: tuple[Comparison, ...]
+
+    def only(self, rows: Sequence[int]) -> "Neurons":
+        """The same for some of the images."""
+        share, ahead, bit, masked, pad = (
+            tensor[torch.tensor(rows)] for tensor in (self.share, self.ahead, self.bit, self.masked, self.pad)
+        )
+        return Neurons(share, ahead, bit, masked, pad, tuple(one.only(rows) for one in self.comparisons))
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """All that the client has for one inference, or makes of a lot; it is good for one inference.
+
+    Attributes:
+        first: Its share of the images.
+        last: Its share of the logits.
+        ahead: What it will send ahead.
+        neurons: By step.
+        bad: Images for which a share cannot be cut back safely.
+    """
+
+    first: Tensor
+    last: Tensor
+    ahead: dict[Piece, Tensor]
+    neurons: dict[int, Neurons]
+    bad: frozenset[int] = frozenset()
+
+    @property
+    def good(self) -> list[int]:
+        """The images that can be used."""
+        return [row for row in range(len(self.first)) if row not in self.bad]
+
+    def only(self, rows: Sequence[int]) -> "Prepared":
+        """The same for some of the images."""
+        if len(rows) == len(self.first):
+            return self
+        chosen = torch.tensor(rows)
+        ahead = {piece: tensor[chosen] for piece, tensor in self.ahead.items()}
+        neurons = {number: held.only(rows) for number, held in self.neurons.items()}
+        return Prepared(self.first[chosen], self.last[chosen], ahead, neurons)
+
+
+def together(parts: Sequence[Prepared]) -> Prepared:
+    """Several lots as one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    ahead = {piece: joined([part.ahead[piece] for part in parts]) for piece in parts[0].ahead}
+    neurons = {number: _together([part.neurons[number] for part in parts]) for number in parts[0].neurons}
+    return Prepared(joined([part.first for part in parts]), joined([part.last for part in parts]), ahead, neurons)
+
+
+def _together(parts: list[Neurons]) -> Neurons:
+    share, ahead, bit, masked, pad = (
+        joined([getattr(part, name) for part in parts]) for name in ("share", "ahead", "bit", "masked", "pad")
+    )
+    return Neurons(share, ahead, bit, masked, pad, tuple(one for part in parts for one in part.comparisons))
+
+
+class Client:
+    """A session with one server.
+
+    Args:
+        schedule: Of an outline.
+        offsets: By step what the server sent once: weights less their masks.
+    """
+
+    def __init__(self, schedule: Schedule, offsets: Mapping[int, Sequence[Tensor]]) -> None:
+        self.schedule = schedule
+        self._weights: dict[int, RingWeight] = {}
+        self._affine: dict[int, list[Tensor]] = {}
+        for number, step in enumerate(schedule.steps):
+            if isinstance(step, Product):
+                for term, offset in zip(step.terms, offsets[number], strict=True):
+                    geometry = weights.geometry(weights.linear(schedule.program, term))
+                    self._weights[term] = RingWeight(offset, geometry)
+            elif isinstance(step, Gate) and step.affine:
+                self._affine[number] = [step.per_channel(offset) for offset in offsets[number]]
+
+    def prepare(self, lot: Lot, shares: dict[int, Tensor] | None = None) -> Prepared:
+        """Compute all shares of a lot.
+
+        Args:
+            lot: This party's half.
+            shares: Where to put the share that each Shift cuts back, for who wants to check.
+        """
+        ahead: dict[Piece, Tensor] = {}
+        neurons: dict[int, Neurons] = {}
+        bad: set[int] = set()
+        first = mask(fresh_seed(), (lot.images, *self.schedule.program.input_size))
+        opened = set(self.schedule.opened)
+
+        def do(number: int, step: Step, inputs: list[Tensor]) -> Tensor:
+            match step:
+                case Take():
+                    result = first
+                case Product():
+                    result = self._product(number, step, inputs, lot)
+                case Shift(by=by, window=window):
+                    if shares is not None:
+                        shares[number] = inputs[0]
+                    bad.update(_unsafe(inputs[0], window))
+                    result = truncate_client(inputs[0], by)
+                case Gate():
+                    held = neurons[number] = _neurons(number, step, step.picked(inputs[0]), lot)
+                    ahead[number, "neurons"] = held.ahead
+                    result = step.placed(inputs[0], -self._rest(number, step, held, lot))
+                case _:
+                    result = alone(step, inputs)
+            if number in opened:
+                ahead[number, "tensor"] = result - lot.mask("tensor", number, step.shape)
+            return result
+
+        return Prepared(first, self.schedule.run(do), ahead, neurons, frozenset(bad))
+
+    def _product(self, number: int, step: Product, inputs: list[Tensor], lot: Lot) -> Tensor:
+        total = lot.correction("product", number, step.shape)
+        for term, x in zip(step.terms, inputs, strict=True):
+            total = total + self._weights[term](x)
+        return total
+
+    def _rest(self, number: int, step: Gate, held: Neurons, lot: Lot) -> Tensor:
+        """What its share of the result is less than zero: known beforehand, as all that it depends on is random."""
+        if not step.affine:
+            return held.pad
+        alpha, beta = self._affine[number]
+        return alpha * held.pad - beta * held.share + lot.correction("affine", number, step.neurons)
+
+    def ask(self, images: Tensor, prepared: Prepared, server: Channel, layers: Layers) -> Tensor:
+        """One inference: the logits as ring elements at the scale of the output."""
+        gates: dict[int, Tensor] = {}
+        for number, step in enumerate(self.schedule.steps):
+            if isinstance(step, Take):
+                server.send(number, encode(images, FRACTION) - prepared.first)
+            elif isinstance(step, Gate):
+                _gate(number, step, prepared.neurons[number], gates, server, layers)
+            else:
+                continue
+            layers.end(step, len(images))
+        output = self.schedule.output
+        logits = prepared.last + server.receive_numbers(output, tuple(prepared.last.shape))
+        layers.begin()
+        layers.reveal(self.schedule.steps[output])
+        return logits
+
+
+def _unsafe(share: Tensor, window: int) -> list[int]:
+    if is_safe_to_truncate(share, window):
+        return []
+    return [row for row, one in enumerate(share) if not is_safe_to_truncate(one, window)]
+
+
+def _neurons(number: int, step: Gate, share: Tensor, lot: Lot) -> Neurons:
+    own, pad = (lot.mask(name, number, step.neurons) for name in ("neurons", "pad"))
+    bit = step.each(lot.correction("bit", step.leader, step.gates))
+    masked = lot.correction("masked", number, step.neurons)
+    comparisons = (lot.comparison(number, step),) if step.leads else ()
+    return Neurons(share, share - own, bit, masked, pad, comparisons)
+
+
+def _gate(number: int, step: Gate, held: Neurons, gates: dict[int, Tensor], server: Channel, layers: Layers) -> None:
+    hidden = server.receive_numbers(number, tuple(held.share.shape)) + held.ahead
+    layers.begin()
+    mine = np.empty(0, np.bool_)
+    if step.leads:
+        mine = compare(held.comparisons, step.compared(hidden), "client")
+    product = hidden * held.bit + held.masked
+    if step.leads:
+        theirs = unpack(server.receive(number, packed_size(len(mine))), len(mine))
+        gates[number] = bits_of_gates(step, mine ^ theirs)
+    answer = gated(step.each(gates[step.leader]), held.share, product) + held.pad
+    server.send(number, answer, pack(mine))

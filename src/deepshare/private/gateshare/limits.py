@@ -1,0 +1,42 @@
+"""What the gate-sharing protocol cannot do, found before anything starts."""
+
+from collections.abc import Iterator, Mapping
+
+from deepshare.errors import EngineError, UnsupportedModelError
+from deepshare.private.gateshare.numbers import WEIGHT
+from deepshare.private.program import (
+    Convolution,
+    GatedActivation,
+    Linear,
+    MaxPool,
+    Operation,
+    Program,
+    hidden_tensors,
+)
+
+# Products are exact for whole numbers of this many bits.
+LARGEST_WEIGHT = 2.0 ** (22 - WEIGHT)
+
+
+def check(program: Program, options: Mapping[str, str]) -> None:
+    """Refuse what is not there; see `deepshare.private.engine.Engine.check`."""
+    if options:
+        raise EngineError(f"engine gateshare has no option {', '.join(options)}: give none")
+    problems = [problem for operation in program.operations for problem in _problems(operation)]
+    if problems:
+        raise UnsupportedModelError(problems)
+
+
+def _problems(operation: Operation) -> Iterator[str]:
+    name = operation.name
+    if isinstance(operation, MaxPool):
+        yield f"{name}: gateshare has no max-pooling: train with average pooling, or take engine crypten"
+    if isinstance(operation, GatedActivation) and operation.square is not None:
+        yield f"{name}: gateshare has no polynomials: keep x where there is no gate, or take engine crypten"
+    for field, tensor in hidden_tensors(operation).items():
+        if tensor.is_meta:
+            continue
+        largest = float(tensor.abs().max())
+        limit = LARGEST_WEIGHT if isinstance(operation, Convolution | Linear) and field == "weight" else 2.0**20
+        if not largest <= limit:
+            yield f"{name}: its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"

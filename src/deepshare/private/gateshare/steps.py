@@ -1,0 +1,197 @@
+"""Steps in the ring: what there is to do, the same for every party."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepshare.private.gateshare.products import Resampling
+from deepshare.private.program import Program
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step.
+
+    Attributes:
+        operation: Number of the operation that it belongs to.
+        inputs: Numbers of the steps that it reads.
+        shape: Shape of its result without the batch.
+        scale: Fractional bits of its result.
+    """
+
+    operation: int
+    inputs: tuple[int, ...]
+    shape: Shape
+    scale: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of its result for each image."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Take(Step):
+    """The images."""
+
+
+@dataclass(frozen=True, eq=False)
+class Product(Step):
+    """The sum of convolutions or fully connected layers: of each the number of the operation, as many as inputs."""
+
+    terms: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Shift(Step):
+    """The result at a smaller scale.
+
+    Attributes:
+        by: How many bits are cut off.
+        window: A share of the client that is nearer to zero may not be cut.
+    """
+
+    by: int
+    window: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sum(Step):
+    """A sum of tensors, each first shifted up to the largest scale."""
+
+    lifts: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Step):
+    """Tensors one after the other along the channels, each first shifted up to the largest scale."""
+
+    lifts: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class View(Step):
+    """The same elements in another shape."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spread(Step):
+    """Public numbers times maps: averages and interpolation."""
+
+    resampling: Resampling
+    factor: int
+
+
+@dataclass(frozen=True, eq=False)
+class Gate(Step):
+    """An activation: x gate, or x (alpha gate + beta) where it is affine.
+
+    Attributes:
+        leader: Number of the step that computes the gates.
+        leads: Whether it is this one.
+        neurons: Shape of what is multiplied by gates.
+        gates: Shape of the gates.
+        bits: Bits of the numbers that are compared.
+        pi: For each channel of the neurons its gate; None where each neuron has its own.
+        where: The neurons' places among all elements; None where they are all. The others pass.
+        affine: Whether there are alpha and beta.
+    """
+
+    leader: int
+    leads: bool
+    neurons: Shape
+    gates: Shape
+    bits: int
+    pi: Tensor | None
+    where: Tensor | None
+    affine: bool
+
+    @property
+    def comparisons(self) -> int:
+        """Gates that are computed here for each image."""
+        return math.prod(self.gates) if self.leads else 0
+
+    @property
+    def products(self) -> int:
+        """Neurons for each image."""
+        return math.prod(self.neurons)
+
+    def picked(self, x: Tensor) -> Tensor:
+        """The neurons that have a gate."""
+        return x if self.where is None else x.flatten(1)[:, self.where]
+
+    def placed(self, x: Tensor, y: Tensor) -> Tensor:
+        """The result, y where there are gates and x elsewhere."""
+        if self.where is None:
+            return y
+        result = x.flatten(1).clone()
+        result[:, self.where] = y
+        return result.view(x.shape)
+
+    def each(self, gates: Tensor) -> Tensor:
+        """What belongs to the gates, for every neuron."""
+        return gates if self.pi is None else gates[:, self.pi]
+
+    def compared(self, neurons: Tensor) -> Tensor:
+        """The neurons that are compared, (images * gates,)."""
+        return neurons[:, : self.gates[0]].reshape(-1)
+
+    def per_channel(self, values: Tensor) -> Tensor:
+        """Alpha or beta, to be multiplied by neurons."""
+        return values.view(-1, *[1] * (len(self.neurons) - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Steps, each after those that it reads.
+
+    Attributes:
+        program: What they do; of an outline or whole.
+        steps: The steps.
+        output: Number of the step that gives the logits.
+    """
+
+    program: Program
+    steps: tuple[Step, ...]
+    output: int
+
+    @property
+    def opened(self) -> tuple[int, ...]:
+        """Numbers of the steps whose results are multiplied by weights."""
+        return tuple(sorted({i for step in self.steps if isinstance(step, Product) for i in step.inputs}))
+
+    def name(self, number: int) -> str:
+        """The layer that a step belongs to."""
+        return self.program.operations[self.steps[number].operation].name
+
+    def run(self, do: Callable[[int, Step, list[Tensor]], Tensor]) -> Tensor:
+        """Do one step after the other, forget results that nobody reads any more, and give back the output."""
+        last = {source: number for number, step in enumerate(self.steps) for source in step.inputs}
+        last[self.output] = len(self.steps)
+        values: dict[int, Tensor] = {}
+        for number, step in enumerate(self.steps):
+            values[number] = do(number, step, [values[source] for source in step.inputs])
+            for source in set(step.inputs):
+                if last[source] == number:
+                    del values[source]
+        return values[self.output]
+
+
+def alone(step: Step, inputs: list[Tensor]) -> Tensor:
+    """The steps that a party does on its own shares, all parties alike."""
+    match step:
+        case Sum(lifts=lifts):
+            return (inputs[0] << lifts[0]) + (inputs[1] << lifts[1])
+        case Join(lifts=lifts):
+            return torch.cat([x << lift for x, lift in zip(inputs, lifts, strict=True)], 1)
+        case View(shape=shape):
+            return inputs[0].reshape(-1, *shape)
+        case Spread(resampling=resampling, factor=factor):
+            result = resampling(inputs[0])
+            return result if factor == 1 else result * factor
+    raise AssertionError(step)

@@ -1,0 +1,88 @@
+"""Linear layers and affine parameters in the ring."""
+
+import hashlib
+
+from torch import Tensor
+
+from deepshare.private.gateshare.columns import Geometry
+from deepshare.private.gateshare.numbers import AFFINE, FRACTION, WEIGHT
+from deepshare.private.gateshare.randomness import mask
+from deepshare.private.gateshare.ring import encode
+from deepshare.private.gateshare.steps import Gate, Product, Schedule
+from deepshare.private.program import Convolution, Linear, Program, SharedActivation, hidden_tensors
+
+
+def linear(program: Program, number: int) -> Convolution | Linear:
+    """A linear layer by its number."""
+    operation = program.operations[number]
+    if not isinstance(operation, Convolution | Linear):
+        raise AssertionError(operation)
+    return operation
+
+
+def affine(program: Program, number: int) -> SharedActivation:
+    """An activation with alpha and beta by its number."""
+    operation = program.operations[number]
+    if not isinstance(operation, SharedActivation):
+        raise AssertionError(operation)
+    return operation
+
+
+def geometry(operation: Convolution | Linear) -> Geometry | None:
+    """How kernels move; None for a fully connected layer."""
+    if isinstance(operation, Linear):
+        return None
+    return Geometry(operation.stride, operation.padding, operation.dilation, operation.groups)
+
+
+def encoded_weight(operation: Convolution | Linear) -> Tensor:
+    """The weight as ring elements."""
+    return encode(operation.weight, WEIGHT)
+
+
+def encoded_bias(program: Program, step: Product) -> Tensor:
+    """The biases of all terms, in the shape of one result."""
+    bias = sum(linear(program, term).bias.double() for term in step.terms)
+    if not isinstance(bias, Tensor):
+        raise AssertionError(step)
+    return encode(bias, FRACTION + WEIGHT).view(-1, *[1] * (len(step.shape) - 1))
+
+
+def encoded_affine(program: Program, step: Gate) -> tuple[Tensor, Tensor]:
+    """Alpha and beta as ring elements, to be multiplied by neurons."""
+    operation = affine(program, step.operation)
+    alpha, beta = (step.per_channel(encode(values, AFFINE)) for values in (operation.alpha, operation.beta))
+    return alpha, beta
+
+
+def weight_mask(seed: bytes, program: Program, number: int) -> Tensor:
+    """What hides a weight for a session: known to the dealer and to the server."""
+    return mask(seed, linear(program, number).weight.shape, "weight", number)
+
+
+def affine_masks(seed: bytes, step: Gate) -> tuple[Tensor, Tensor]:
+    """What hides alpha and beta for a session."""
+    shape = (step.neurons[0],)
+    alpha, beta = (step.per_channel(mask(seed, shape, name, step.operation)) for name in ("alpha", "beta"))
+    return alpha, beta
+
+
+def session_shapes(schedule: Schedule) -> dict[int, list[tuple[int, ...]]]:
+    """For each step what the server sends once, hidden by masks: weights, or alpha and beta."""
+    shapes: dict[int, list[tuple[int, ...]]] = {}
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, Product):
+            shapes[number] = [tuple(linear(schedule.program, term).weight.shape) for term in step.terms]
+        elif isinstance(step, Gate) and step.affine:
+            shapes[number] = [(step.neurons[0],)] * 2
+    return shapes
+
+
+def digest(program: Program) -> bytes:
+    """The server's numbers in 32 bytes; one set of masks belongs to one digest."""
+    result = hashlib.blake2b(digest_size=32)
+    for operation in program.operations:
+        for name, tensor in hidden_tensors(operation).items():
+            result.update(f"{operation.name} {name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            result.update(tensor.contiguous().numpy().data)
+    return result.digest()
