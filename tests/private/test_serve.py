@@ -20,6 +20,7 @@ from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private import plain
 from deepshare.private.ask import connected
+from deepshare.private.control import PING_SECONDS, PONG_SECONDS
 from deepshare.private.engine import find_engine
 from deepshare.private.keys import make_keys, tls_of
 from deepshare.private.program import Program
@@ -105,6 +106,7 @@ def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Pa
 ASK = """
 import sys, torch
 from deepshare.private.ask import connected
+from deepshare.private.control import PING_SECONDS, PONG_SECONDS
 with connected(sys.argv[1]) as client:
     client.ask(torch.randn(64, 3, 16, 16))
 """
@@ -120,6 +122,19 @@ def test_a_client_that_is_killed_ends_its_inference_and_no_other(running: Runnin
     wait_for_workers(0, 10)
     with connected(running.address) as other:
         assert other.ask(torch.randn(1, *SIZE)).logits.shape == (1, 10)
+
+
+@pytest.mark.slow
+def test_a_client_that_vanishes_without_a_word_is_missed(running: Running) -> None:
+    client = subprocess.Popen([sys.executable, "-c", ASK, running.address], start_new_session=True)
+    wait_for_workers(1)
+    os.kill(client.pid, signal.SIGSTOP)  # its machine is still there, but nobody answers
+    try:
+        running.wait_for("the connection to the client was lost", 10 + PING_SECONDS + PONG_SECONDS)
+        wait_for_workers(0, 10)
+    finally:
+        os.kill(client.pid, signal.SIGKILL)
+        client.wait()
 
 
 def test_a_party_that_dies_is_an_error_for_the_other_with_its_reason(running: Running) -> None:
