@@ -99,7 +99,7 @@ def train_epoch(setting: Setting, work: Work, epoch: int) -> Trained:
         if setting.dry:
             break
     loss, accuracy = sums.means()
-    return Trained(check_finite(loss, work.name, epoch), accuracy, lr)
+    return Trained(loss if setting.dry else check_finite(loss, work.name, epoch), accuracy, lr)
 
 
 def _step(setting: Setting, work: Work, images: Tensor, labels: Tensor, lr: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -137,7 +137,8 @@ class Training:
         began = time.perf_counter()
         trained = train_epoch(self.setting, work, epoch)
         validated = self._validate(work.phase.batch)
-        check_finite(validated.loss, work.name, epoch)
+        if not self.setting.dry:  # one batch tells nothing: quadratics overflow before they are trained
+            check_finite(validated.loss, work.name, epoch)
         return EpochLine(
             phase=work.name,
             epoch=epoch + 1,
