@@ -86,6 +86,7 @@ class Engine(Protocol):
 
 _MODULES = {
     "crypten": "deepshare.private.crypten",
+    "gateshare": "deepshare.private.gateshare",
     "spu-cheetah": "deepshare.private.spu",
     "spu-semi2k": "deepshare.private.spu",
 }

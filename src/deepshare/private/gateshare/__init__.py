@@ -1,1 +1,47 @@
-"""The gate-sharing protocol: one message each way per activation, and none for linear layers."""
+"""Engine gateshare: the gate-sharing protocol, with one message each way per activation and none for linear layers."""
+
+from collections.abc import Callable, Mapping
+
+from deepshare.private.engine import Role, Task
+from deepshare.private.program import Program
+from deepshare.private.result import Outcome, Part
+
+
+class Gateshare:
+    """See `deepshare.private.engine.Engine`. It has no options."""
+
+    name = "gateshare"
+    trust = (
+        "All parties must follow the protocol. A dealer hands out random numbers beforehand: it sees no image, weight "
+        "or message, and must not work together with a party. Architecture, plan and number format are public. What "
+        "logits tell about a network is not hidden, but for noise below 2^-6."
+    )
+    packages = ("cryptography", "websockets")
+    install = "pip install cryptography websockets"
+    encrypts = True
+    delays = 2.0
+
+    def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
+        """All three."""
+        return ("server", "client", "dealer")
+
+    def check(self, program: Program, options: Mapping[str, str]) -> None:
+        """Refuse max-pooling, polynomials, options, and weights beyond the range of fixed point."""
+        from deepshare.private.gateshare.limits import check
+
+        check(program, options)
+
+    def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
+        """Do one party's part."""
+        from deepshare.private.gateshare.party import run
+
+        return run(task, ready)
+
+    def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
+        """Exactly what `run` measures, but for the time."""
+        from deepshare.private.gateshare import predict
+
+        return predict.online(program, count), predict.offline(program, count)
+
+
+ENGINES = {"gateshare": Gateshare()}

@@ -24,12 +24,11 @@ class Meter:
 
     def __init__(self, channels: Sequence[Counting], field: str) -> None:
         self._channels, self._field = channels, field
-        self._sent = self._total()
-        self._clock = time.perf_counter()
+        self.begin()
 
     def begin(self) -> None:
-        """Forget the time since it was last asked, which was spent waiting."""
-        self._clock = time.perf_counter()
+        """Forget what happened since it was last asked: waiting, or work that is measured elsewhere."""
+        self._clock, self._sent = time.perf_counter(), self._total()
 
     def part(self, rounds: int = 0, comparisons: int = 0, products: int = 0) -> Part:
         """Time and bytes since it was last asked."""

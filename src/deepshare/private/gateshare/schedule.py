@@ -9,6 +9,7 @@ from collections import Counter
 
 from torch import Tensor
 
+from deepshare.errors import EngineError
 from deepshare.private.gateshare.numbers import AFFINE, FRACTION, MARGIN, WEIGHT, Numbers
 from deepshare.private.gateshare.products import Resampling
 from deepshare.private.gateshare.steps import Gate, Join, Product, Schedule, Shift, Spread, Step, Sum, Take, View
@@ -28,13 +29,25 @@ from deepshare.private.program import (
 
 # Bits of a matrix of interpolation, and of one over the window of an average that is no power of two.
 _MATRIX_BITS, _WINDOW_BITS = 11, 16
+_MOST_LOST = 2.0
 
 
 def schedule(program: Program, numbers: Numbers) -> Schedule:
-    """Make the steps of a program that `limits.check` has seen."""
+    """Make the steps of a program that `limits.check` has seen.
+
+    Raises:
+        EngineError: Its numbers are so large and so many that hardly any shares of them could be cut back.
+    """
     builder = _Builder(program, numbers)
     for number, operation in enumerate(program.operations):
         builder.add(number, operation)
+    # How many shares of an image fall into their windows, on average.
+    lost = sum(step.elements * 2 * step.window / 2**64 for step in builder.steps if isinstance(step, Shift))
+    if lost > _MOST_LOST:
+        raise EngineError(
+            f"of each image {lost:.1f} shares would fall where they cannot be used: take smaller images, or a network "
+            "with smaller numbers"
+        )
     return Schedule(program, tuple(builder.steps), builder.at[len(program.operations) - 1])
 
 

@@ -1,0 +1,83 @@
+"""What a program will cost, from its shapes alone: what the parties measure, to the byte and the round.
+
+Comparison keys are for numbers of 32 bits, as nearly all networks have; see `numbers`.
+"""
+
+from deepshare.private.gateshare.correlations import ahead_shapes, lot_bytes, packed_size
+from deepshare.private.gateshare.meter import counts
+from deepshare.private.gateshare.numbers import Numbers
+from deepshare.private.gateshare.randomness import SEED_BYTES
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.steps import Gate, Schedule, Step, Take
+from deepshare.private.gateshare.weights import session_shapes
+from deepshare.private.program import Program
+from deepshare.private.result import Part
+
+WORD = 8
+# What the parties may hold for one inference; more images are several inferences, one after the other.
+_MOST_BYTES = 1 << 30
+
+
+def inferences(program: Program, images: int) -> list[int]:
+    """How many images go together, in turn."""
+    steps = schedule(program, Numbers.usual(program))
+    held = 6 * WORD * sum(step.products for step in steps.steps if isinstance(step, Gate))
+    most = max(1, _MOST_BYTES // (held + lot_bytes(steps, 1, "client") + lot_bytes(steps, 1, "server")))
+    whole, rest = divmod(images, most)
+    return [most] * whole + [rest] * bool(rest)
+
+
+def online(program: Program, images: int) -> dict[int, Part]:
+    """The cost of each operation, without the time."""
+    steps = schedule(program, Numbers.usual(program))
+    parts = dict.fromkeys(range(len(program.operations)), Part())
+    for together in inferences(program, images):
+        for step in steps.steps:
+            parts[step.operation] += _step(step, together)
+        last = steps.steps[steps.output]
+        parts[last.operation] += Part(server_bytes=WORD * together * last.elements, rounds=1)
+    return parts
+
+
+def offline(program: Program, images: int) -> Part:
+    """What the dealer sends to both, and the client ahead, if no lot has to be replaced."""
+    steps = schedule(program, Numbers.usual(program))
+    dealt = sum(to_server(steps, n) + to_client(steps, n) for n in inferences(program, images))
+    return Part(dealer_bytes=dealt, client_bytes=images * ahead(steps))
+
+
+def session(program: Program) -> Part:
+    """What is sent once: masked weights to the client, and the seed of their masks to the server."""
+    shapes = session_shapes(schedule(program, Numbers.usual(program)))
+    return Part(server_bytes=sum(_words(shape) for step in shapes.values() for shape in step), dealer_bytes=SEED_BYTES)
+
+
+def to_server(steps: Schedule, images: int) -> int:
+    """Bytes from the dealer to the server for one inference."""
+    return lot_bytes(steps, images, "server")
+
+
+def to_client(steps: Schedule, images: int) -> int:
+    """Bytes from the dealer to the client for one inference."""
+    return lot_bytes(steps, images, "client")
+
+
+def ahead(steps: Schedule) -> int:
+    """Bytes from the client to the server before each image."""
+    return sum(_words(shape) for shape in ahead_shapes(steps).values())
+
+
+def _step(step: Step, images: int) -> Part:
+    if isinstance(step, Take):
+        return Part(client_bytes=WORD * images * step.elements)
+    if not isinstance(step, Gate):
+        return Part()
+    sent = WORD * images * step.products + packed_size(images * step.comparisons)
+    return Part(0.0, sent, sent, 0, *counts(step, images))
+
+
+def _words(shape: tuple[int, ...]) -> int:
+    size = WORD
+    for length in shape:
+        size *= length
+    return size
