@@ -111,9 +111,9 @@ def no_images(count: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("gates", "kept"), [(2, [[0, 1, 0], [1, 0]]), (3, [[0, 1, 0], [1, 1]]), (9, [[1, 1, 0], [1, 1]])]
+    ("gates", "kept"), [(2, [[0, 1, 0], [1, 0]]), (3, [[0, 1, 0], [1, 1]]), (9, [[1, 1, 1], [1, 1]])]
 )
-def test_what_is_above_the_budget_is_cut_by_rank(gates: int, kept: list[list[int]]) -> None:
+def test_the_largest_masks_get_the_gates(gates: int, kept: list[list[int]]) -> None:
     model = nn.Sequential(masked(0.2, 0.9, -3.0), masked(0.8, 0.3))
     SNL((1, 1, 3), gates=gates).begin(model, "finetune", no_images)
     assert [module.mask.flatten().int().tolist() for _, module in gated(model)] == kept

@@ -35,7 +35,7 @@ OWN: dict[str, dict[str, object]] = {
     "delphi": {"search.clip": 2.0, "method.initial": "plain", "budget.gates": 800},
     "spatial": {"method.initial": "plain", "spatial.samples": 8},
 }
-GATES = {"snl": BUDGET, "senet": BUDGET, "deepreduce": 192, "hybrenet": 200, "delphi": 704}
+GATES = {"snl": BUDGET, "autorep": BUDGET, "senet": BUDGET, "deepreduce": 192, "hybrenet": 200, "delphi": 704}
 
 
 def recipe(name: str, **overrides: object) -> Recipe:

@@ -153,11 +153,13 @@ class AutoReP(Method):
             swap(model, ReplacedReLU, _fixed)
 
     def begin(self, model: nn.Module, phase: str, images: Images) -> None:
-        """Before `finetune`, fix the gates; if they are above the budget, those of the largest indicators."""
+        """Before `finetune`, fix the gates: those of the largest indicators, as many as the budget.
+
+        The search stops above the budget, or below it where the optimiser's momentum carried it on.
+        """
         if phase != "finetune":
             return
-        sites = list(replaced(model))
-        kept = keep_largest([site.indicator.detach() for site in sites], [site.mask for site in sites], self.gates)
+        kept = keep_largest([site.indicator.detach() for site in replaced(model)], self.gates)
         self.form(model, phase)
         for (_, module), mask in zip(gated(model), kept, strict=True):
             module.set_mask(mask)

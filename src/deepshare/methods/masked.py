@@ -94,15 +94,14 @@ class GatedPolynomial(nn.Module):
         return f"{'x'.join(map(str, self.mask.shape))}, gates={self.gates}"
 
 
-def keep_largest(scores: Sequence[Tensor], allowed: Sequence[Tensor], gates: int) -> list[Tensor]:
-    """Cut by rank: the masks of the largest scores over all sites together, among those allowed, at most so many.
+def keep_largest(scores: Sequence[Tensor], gates: int) -> list[Tensor]:
+    """Give so many gates by rank: the masks of the largest scores over all sites together.
 
-    >>> keep_largest([torch.tensor([0.3, 0.9]), torch.tensor([0.5, 0.7])], [torch.tensor([True, True])] * 2, 3)
+    >>> keep_largest([torch.tensor([0.3, 0.9]), torch.tensor([0.5, 0.7])], 3)
     [tensor([False,  True]), tensor([True, True])]
     """
     every = torch.cat([score.flatten() for score in scores])
-    candidates = torch.cat([mask.flatten() for mask in allowed]).nonzero().flatten()
-    best = candidates[every[candidates].topk(min(gates, len(candidates))).indices]
+    best = every.topk(min(gates, len(every))).indices
     kept = torch.zeros_like(every, dtype=torch.bool).index_fill(0, best, True)
     parts = kept.split([score.numel() for score in scores])
     return [part.view(score.shape) for part, score in zip(parts, scores, strict=True)]

@@ -2,7 +2,7 @@
 
 A neuron computes c ReLU(x) + (1 - c) x. The masks c start at 1 and are trained with the weights, under a lasso that
 grows whenever the count of ReLUs stops falling, until few enough are left: so many gates each site wants. As a method
-of its own it then fixes the masks, the largest ones if too many are left, and finetunes the weights.
+of its own it then gives its gates to the largest masks and finetunes the weights.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,11 +67,13 @@ class SNL(Method):
             swap(model, MaskedReLU, lambda module: GatedPolynomial(module.site.shape))
 
     def begin(self, model: nn.Module, phase: str, images: Images) -> None:
-        """Before `finetune`, fix the masks above the threshold as gates, no more of them than the budget allows."""
+        """Before `finetune`, fix the gates: those of the largest masks, as many as the budget.
+
+        A long search ends just below the budget. A short one may end above it, or overshoot.
+        """
         if phase != "finetune":
             return
-        trained = [module.mask.detach() for module in masks(model)]
-        kept = keep_largest(trained, [mask > self.threshold for mask in trained], self.gates)
+        kept = keep_largest([module.mask.detach() for module in masks(model)], self.gates)
         self.form(model, phase)
         for (_, module), mask in zip(gated(model), kept, strict=True):
             module.set_mask(mask)

@@ -109,7 +109,7 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
         CheckpointError: The folder is unfinished, damaged, from another plan or no run folder.
     """
     run = RunFolder(Path(folder))
-    _check_finished(run)
+    check_finished(run)
     path = run.best if best else run.model
     tensors, label = read_weights(path)
     plan = Plan.load(run.plan) if label.network == "shared" else None
@@ -141,7 +141,12 @@ def _build(recipe: Recipe, kind: Kind) -> nn.Module:
     return zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
 
 
-def _check_finished(run: RunFolder) -> None:
+def check_finished(run: RunFolder) -> None:
+    """See whether a folder holds a trained network.
+
+    Raises:
+        CheckpointError: It is no run folder, or its run is not finished.
+    """
     if not run.path.is_dir():
         raise CheckpointError(f"there is no folder {run.path}: give the folder of a finished run")
     if not run.recipe.is_file():

@@ -4,6 +4,7 @@ A recipe is one TOML file, packaged (``names()``) or the user's own. It may star
 hold only its differences; what is recorded is always the resolved whole.
 """
 
+import copy
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -131,7 +132,7 @@ def _override(values: dict[str, Any], key: str, value: object) -> None:
     if value is None:
         values.pop(last, None)
     else:
-        values[last] = value
+        values[last] = copy.deepcopy(value)  # later keys may reach into it
 
 
 def _lines(values: Mapping[str, Any], section: str) -> list[str]:
