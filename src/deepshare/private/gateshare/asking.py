@@ -9,6 +9,7 @@ from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.client import Client, Prepared, together
 from deepshare.private.gateshare.meter import Layers, Meter
 from deepshare.private.gateshare.numbers import LARGEST_LOGIT
+from deepshare.private.gateshare.randomness import fresh_seed
 from deepshare.private.gateshare.ring import decode
 from deepshare.private.gateshare.stock import Stock
 from deepshare.private.result import Outcome, Part
@@ -56,7 +57,7 @@ class Asking:
                 channel.tell({"deal": missing})
             lot = wire.receive_lot(self._dealer, self._client.schedule, missing, "client")
             self._stock.add(lot)
-            made = self._client.prepare(self._stock.take(lot.id))
+            made = self._client.prepare(self._stock.take(lot.id), fresh_seed())
             if made.good:
                 parts.append(made.only(made.good))
                 taken.append((lot.id.hex(), made.good))

@@ -67,8 +67,9 @@ class Channel:
         Raises:
             EngineError: The connection broke, or another frame came; names it.
         """
-        self._expect(step, size, size)
-        return self._read(size, step)
+        data = self._read(self._expect(step, size, size), step)
+        self._inward += 1
+        return data
 
     def receive_numbers(self, step: int, shape: tuple[int, ...]) -> Tensor:
         """A frame of ring elements."""
@@ -90,13 +91,14 @@ class Channel:
         Raises:
             EngineError: Something else came.
         """
-        size = self._expect(MESSAGE, 2, LONGEST_MESSAGE)
+        data = self._read(self._expect(MESSAGE, 0, LONGEST_MESSAGE), MESSAGE)
         try:
-            message = json.loads(self._read(size, MESSAGE).tobytes())
+            message = json.loads(data.tobytes())
         except ValueError as error:
             raise self._wrong(f"is no message ({error})") from error
         if not isinstance(message, dict):
             raise self._wrong("is no message")
+        self._inward += 1
         return message
 
     def close(self) -> None:
@@ -124,7 +126,6 @@ class Channel:
             raise self._wrong(f"is {self._what(found)}, not {self._what(step)}")
         if not least <= size <= most:
             raise self._wrong(f"for {self._what(step)} has {size} bytes, not {most}")
-        self._inward += 1
         return int(size)
 
     def _read(self, size: int, step: int) -> NDArray[np.uint8]:
@@ -182,7 +183,9 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
         connection, _ = listener.accept()
         connection.settimeout(CONNECT_SECONDS)
         if tls is not None:
-            connection = server_context(tls).wrap_socket(connection, server_side=True)
+            context = server_context(tls)
+            context.num_tickets = 0  # nobody would read them, and closing a connection with unread bytes cuts it
+            connection = context.wrap_socket(connection, server_side=True)
     except OSError as error:
         raise EngineError(f"the {peer} did not connect ({error})") from error
     return Channel(connection, peer)

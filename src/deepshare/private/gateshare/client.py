@@ -14,7 +14,7 @@ from deepshare.private.gateshare.gating import bits_of_gates, gated, joined
 from deepshare.private.gateshare.meter import Layers
 from deepshare.private.gateshare.numbers import FRACTION
 from deepshare.private.gateshare.products import RingWeight
-from deepshare.private.gateshare.randomness import fresh_seed, mask
+from deepshare.private.gateshare.randomness import mask
 from deepshare.private.gateshare.ring import encode, is_safe_to_truncate, truncate_client
 from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
 
@@ -116,17 +116,18 @@ class Client:
             elif isinstance(step, Gate) and step.affine:
                 self._affine[number] = [step.per_channel(offset) for offset in offsets[number]]
 
-    def prepare(self, lot: Lot, shares: dict[int, Tensor] | None = None) -> Prepared:
+    def prepare(self, lot: Lot, seed: bytes, shares: dict[int, Tensor] | None = None) -> Prepared:
         """Compute all shares of a lot.
 
         Args:
             lot: This party's half.
+            seed: A new one of its own, for its share of the images; not even the dealer knows it.
             shares: Where to put the share that each Shift cuts back, for who wants to check.
         """
         ahead: dict[Piece, Tensor] = {}
         neurons: dict[int, Neurons] = {}
         bad: set[int] = set()
-        first = mask(fresh_seed(), (lot.images, *self.schedule.program.input_size))
+        first = mask(seed, (lot.images, *self.schedule.program.input_size))
         opened = set(self.schedule.opened)
 
         def do(number: int, step: Step, inputs: list[Tensor]) -> Tensor:

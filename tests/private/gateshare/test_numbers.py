@@ -1,0 +1,105 @@
+"""The number format: bits with a margin, and images outside of it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from deepshare import zoo
+from deepshare.errors import EngineError
+from deepshare.private import plain
+from deepshare.private.gateshare.numbers import FRACTION, LEAST_BITS, Numbers, calibrate, range_bits, synthetic
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.steps import Gate, Product, Shift
+from deepshare.private.program import Convolution, Program
+from deepshare.private.translate import translate
+from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
+
+
+@pytest.mark.parametrize(
+    ("largest", "bits"), [(0.0, 32), (1.0, 32), (32.0, 32), (32.5, 33), (64.0, 33), (1000.0, 37), (math.inf, 45)]
+)
+def test_ranges_leave_a_factor_of_1024(largest: float, bits: int) -> None:
+    assert range_bits(largest) == bits
+    if bits < 45:
+        assert largest * 2**FRACTION * 2**10 <= 2 ** (bits - 1)
+
+
+def test_calibration_covers_every_operation_on_images_of_the_server_or_synthetic_ones() -> None:
+    program = translate(shuffled_norms(zoo.resnet18(width=4, classes=10)), SIZE)
+    for samples in (None, 20 * torch.randn(4, *SIZE)):
+        numbers = calibrate(program, samples)
+        images = synthetic(SIZE) if samples is None else samples
+        seen: list[float] = []
+        plain.evaluate(program, images, lambda _, value, seen=seen: seen.append(float(value.abs().max())))  # type: ignore[misc]
+        assert numbers.ranges == tuple(map(range_bits, seen))
+        assert 2 * seen[0] <= numbers.limit < 4 * seen[0] + 1e-9
+    assert max(numbers.ranges) > LEAST_BITS
+
+
+def test_images_outside_the_range_are_refused() -> None:
+    numbers = calibrate(translate(nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU()), SIZE))
+    images = torch.zeros(3, *SIZE)
+    numbers.check(images)
+    images[1, 0, 0, 0] = -8.5
+    with pytest.raises(
+        EngineError, match=r"image 1 holds 8\.5 and the network was calibrated for numbers from -8 to 8"
+    ):
+        numbers.check(images)
+
+
+def test_a_network_that_explodes_is_refused() -> None:
+    program = translate(nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU(), nn.Conv2d(2, 2, 1)), SIZE)
+    first, last = (replace(op, weight=op.weight * 1000) for op in program.operations if isinstance(op, Convolution))
+    exploding = Program((program.operations[0], first, program.operations[2], last))
+    with pytest.raises(EngineError, match=r"2 reaches .* too large for fixed point"):
+        calibrate(exploding, 20 * torch.randn(8, *SIZE))
+
+
+def test_the_format_as_a_message() -> None:
+    program = translate(nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU()), SIZE)
+    numbers = calibrate(program)
+    assert Numbers.parse(numbers.dump(), program) == numbers == Numbers.usual(program)
+    for wrong in (
+        None,
+        {},
+        {"ranges": [32, 32], "limit": 8},
+        {"ranges": [32, 32, 64], "limit": 8},
+        {"ranges": [32, 32, 3.2], "limit": 8},
+        {"ranges": [32, 32, 32], "limit": "inf"},
+    ):
+        with pytest.raises(EngineError, match="number format"):
+            Numbers.parse(wrong, program)
+
+
+def test_steps_of_a_shared_residual_network() -> None:
+    program = translate(shared_resnet(8, 2000, (3, 32, 32)), (3, 32, 32)).outline()
+    steps = schedule(program, Numbers.usual(program))
+    gates = [step for step in steps.steps if isinstance(step, Gate)]
+    assert len(gates) == 16 and sum(step.comparisons for step in gates) == 2000
+    products = [step for step in steps.steps if isinstance(step, Product)]
+    # 20 convolutions, of which three stand beside another in a sum, and the last layer.
+    assert len(products) == 18 and sum(len(step.terms) for step in products) == 21
+    # 17 sums of convolutions are cut, the result of every activation, and the average.
+    shifts = [step for step in steps.steps if isinstance(step, Shift)]
+    assert [step.by for step in shifts].count(14) == 17 and [step.by for step in shifts].count(12) == 16
+    assert {(step.by, step.window) for step in shifts} == {(14, 1 << 36), (12, 1 << 34), (4, 1 << 26)}
+    # One mask for each tensor that is multiplied: images, first layer, 16 activations but the last, and the average.
+    assert len(steps.opened) == 18
+
+
+def test_about_one_in_two_hundred_lots_of_resnet18_is_thrown_away() -> None:
+    program = translate(zoo.resnet18(), (3, 32, 32)).outline()
+    shifts = [step for step in schedule(program, Numbers.usual(program)).steps if isinstance(step, Shift)]
+    assert sum(step.elements * 2 * step.window / 2**64 for step in shifts) == pytest.approx(
+        17 * 2**16 * 2**-27 / 2, rel=0.01
+    )
+
+
+def test_numbers_so_large_that_no_lot_would_do_are_refused() -> None:
+    program = translate(shared_resnet(), SIZE)
+    numbers = Numbers((64,) * len(program.operations), 8.0)
+    with pytest.raises(EngineError, match="shares would fall where they cannot be used"):
+        schedule(program, numbers)

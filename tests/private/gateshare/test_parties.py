@@ -1,0 +1,155 @@
+"""Every step of a private inference, put together from both shares, is that of the evaluation in the clear."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from deepshare import zoo
+from deepshare.private import plain
+from deepshare.private.gateshare import fixed
+from deepshare.private.gateshare.client import together
+from deepshare.private.gateshare.numbers import NOISE
+from deepshare.private.gateshare.randomness import fresh_seed
+from deepshare.private.gateshare.ring import decode
+from deepshare.private.gateshare.steps import Gate, Join, Product, Shift, Spread, Sum, Take, View
+from deepshare.private.program import GatedActivation, Program, SharedActivation
+from deepshare.private.translate import translate
+from tests.private.gateshare.trial import SIZE, Odd, Trial, shared_resnet, shuffled_norms
+
+
+def networks() -> dict[str, nn.Module]:
+    return {
+        "shared": shared_resnet(),
+        "plain": shuffled_norms(zoo.resnet18(width=4, classes=10)),
+        "odd": Odd().eval(),
+    }
+
+
+@pytest.fixture(scope="module", params=["shared", "plain", "odd"])
+def trial(request: pytest.FixtureRequest) -> Trial:
+    torch.manual_seed(1)
+    return Trial(translate(networks()[request.param], SIZE))
+
+
+def test_every_tensor_is_exact_and_the_logits_are_those_of_the_network(trial: Trial) -> None:
+    images = torch.randn(3, *SIZE)
+    run = trial.run(images)
+    expected: dict[int, torch.Tensor] = {}
+    logits = fixed.evaluate(trial.schedule, images, run.shares, expected.__setitem__)
+    assert set(expected) == set(range(len(trial.schedule.steps))) == set(run.values)
+    for number, value in expected.items():
+        assert torch.equal(run.values[number], value), f"{number} {trial.schedule.steps[number]}"
+    assert torch.equal(run.logits, logits + run.noise)
+    scale = trial.schedule.steps[trial.schedule.output].scale
+    assert 2.0 ** (NOISE - 3) < float(decode(run.noise, scale).abs().max()) <= 2.0**NOISE
+    reference = plain.evaluate(trial.program, images)
+    # Weights have 14 bits after the point, alpha and beta 12: the rest is their rounding.
+    assert float((decode(logits, scale) - reference).abs().max()) < 2.0**-9 * float(reference.abs().max())
+
+
+def test_without_the_shares_every_cut_is_within_a_unit(trial: Trial) -> None:
+    images = torch.randn(2, *SIZE)
+    run = trial.run(images)
+    for number, step in enumerate(trial.schedule.steps):
+        if isinstance(step, Shift):
+            difference = run.values[number] - (run.values[step.inputs[0]] >> step.by)
+            assert set(difference.unique().tolist()) <= {0, 1}
+
+
+def test_the_networks_have_steps_of_every_kind() -> None:
+    torch.manual_seed(1)
+    kinds: set[object] = set()
+    for network in networks().values():
+        for step in Trial(translate(network, SIZE)).schedule.steps:
+            kinds.add(type(step))
+            if isinstance(step, Gate):
+                kinds |= {(step.leads, step.affine), step.where is None}
+            if isinstance(step, Product):
+                kinds.add(len(step.terms))
+    assert kinds >= {Take, Product, Shift, Sum, Join, View, Spread, Gate}
+    assert kinds >= {(True, True), (False, True), (True, False), True, False, 2}
+
+
+def test_own_gates_with_alpha_1_and_beta_0_are_relu() -> None:
+    torch.manual_seed(2)
+    program = translate(nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 5)), SIZE)
+    (number,) = (i for i, operation in enumerate(program.operations) if isinstance(operation, GatedActivation))
+    relu, ones = program.operations[number], torch.ones(6, dtype=torch.float64)
+    identity = SharedActivation(
+        relu.name, relu.inputs, relu.shape, number, 6, torch.arange(6), ones, torch.zeros_like(ones)
+    )
+    operations = list(program.operations)
+    operations[number] = identity
+    images = torch.randn(4, *SIZE)
+    trials = Trial(program), Trial(Program(tuple(operations)))
+    runs = [trial.run(images) for trial in trials]
+    for trial, run in zip(trials, runs, strict=True):
+        steps = list(enumerate(trial.schedule.steps))
+        gate = next(i for i, step in steps if isinstance(step, Gate))
+        x = run.values[trial.schedule.steps[gate].inputs[0]]
+        assert torch.equal(run.values[gate], x.relu() << (trial.schedule.steps[gate].scale - 16))
+        reference = plain.evaluate(program, images)
+        values = decode(run.logits - run.noise, trial.schedule.steps[trial.schedule.output].scale)
+        assert float((values - reference).abs().max()) < 2.0**-9
+
+
+def test_a_batch_of_several_lots_with_images_left_out() -> None:
+    torch.manual_seed(3)
+    trial = Trial(translate(shared_resnet(), SIZE))
+    dealt = [trial.dealer.deal(3), trial.dealer.deal(1), trial.dealer.deal(2)]
+    rows = [[0, 2], [0], [1]]
+    shares: list[dict[int, torch.Tensor]] = [{}, {}, {}]
+    prepared, mine = [], []
+    for (_, lot), chosen, found in zip(dealt, rows, shares, strict=True):
+        prepared.append(trial.client.prepare(lot, fresh_seed(), found).only(chosen))
+        mine.append({number: value[chosen] for number, value in trial.public.seen.items()})
+    cut = {n: torch.cat([found[n][chosen] for found, chosen in zip(shares, rows, strict=True)]) for n in shares[0]}
+    joined = {number: torch.cat([part[number] for part in mine]) for number in mine[0]}
+    images = torch.randn(4, *SIZE)
+    lots = [(lot, chosen) for (lot, _), chosen in zip(dealt, rows, strict=True)]
+    run = trial.online(images, lots, together(prepared), cut, joined)
+    assert torch.equal(run.logits - run.noise, fixed.evaluate(trial.schedule, images, cut))
+
+
+def test_shares_near_the_end_of_the_ring_are_screened_image_by_image() -> None:
+    torch.manual_seed(4)
+    trial = Trial(translate(shared_resnet(), SIZE))
+    _, lot = trial.dealer.deal(3)
+    seed = fresh_seed()
+    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Product))
+    step = trial.schedule.steps[number + 1]
+    assert isinstance(step, Shift) and step.inputs == (number,) and step.window == 1 << 36
+    trial.client.prepare(lot, seed)
+    share, correction = trial.public.seen[number], lot.correction("product", number, trial.schedule.steps[number].shape)
+    for value, safe in ((step.window, True), (step.window - 1, False), (-step.window, False), (-step.window - 1, True)):
+        correction[1, 0, 0, 0] += value - share[1, 0, 0, 0]
+        made = trial.client.prepare(lot, seed)
+        share = trial.public.seen[number]
+        assert made.good == ([0, 1, 2] if safe else [0, 2]), value
+    assert len(trial.client.prepare(lot, seed).only([0, 2]).first) == 2
+
+
+def test_numbers_at_the_edge_of_the_window_are_cut_right_and_beyond_it_wrong() -> None:
+    """What screening is for: a share just outside the window carries any number up to its size, and none larger."""
+    window, by = 1 << 36, 14
+    for share, number, right in (
+        (window, window, True),
+        (window, window + (1 << by), False),
+        (-window - 1, -window, True),
+        (-window - 1, -window - 1 - (1 << by), False),
+    ):
+        result = fixed._cut(torch.tensor([number]), by, torch.tensor([share]))
+        assert (abs(int(result) - (number >> by)) <= 1) == right, (share, number)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1, (1 << 31) - 1, -(1 << 31)])
+def test_gates_at_zero_and_at_the_ends_of_their_range(value: int) -> None:
+    """The first neuron of a leader holds exactly this number."""
+    torch.manual_seed(5)
+    trial = Trial(translate(nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), (3, 2, 2)))
+    trial.numbers = replace(trial.numbers, limit=1e9)
+    run = trial.run(torch.full((2, 3, 2, 2), value / 2**16, dtype=torch.float64))
+    gate = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Gate))
+    assert set(run.values[gate].unique().tolist()) == {max(value, 0)}

@@ -1,0 +1,170 @@
+"""All three parties in this process, with a real dealer and real frames, and everything that they see written down."""
+
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from deepshare import plan, share, zoo
+from deepshare.methods.masked import GatedPolynomial
+from deepshare.private.gateshare import weights
+from deepshare.private.gateshare.channel import Channel
+from deepshare.private.gateshare.client import Client, Prepared
+from deepshare.private.gateshare.dealer import Dealer
+from deepshare.private.gateshare.meter import Layers
+from deepshare.private.gateshare.numbers import Numbers, calibrate
+from deepshare.private.gateshare.randomness import fresh_seed
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.server import Rows, Server
+from deepshare.private.gateshare.steps import Schedule, Step
+from deepshare.private.program import Program
+from deepshare.private.result import Part
+
+SIZE = (3, 8, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class Watched(Schedule):
+    """A schedule that keeps the result of every step."""
+
+    seen: dict[int, Tensor] = field(default_factory=dict)
+
+    def run(self, do: Any) -> Tensor:
+        def kept(number: int, step: Step, inputs: list[Tensor]) -> Tensor:
+            self.seen[number] = do(number, step, inputs)
+            return self.seen[number]
+
+        return super().run(kept)
+
+
+class Tapped(Channel):
+    """A channel that keeps what it sends: the step and the bytes."""
+
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        super().__init__(connection, peer)
+        self.messages: list[tuple[int, bytes]] = []
+
+    def _send(self, step: int, views: list[memoryview]) -> None:
+        self.messages.append((step, b"".join(views)))
+        super()._send(step, views)
+
+
+@dataclass(eq=False)
+class Run:
+    """What happened in one inference.
+
+    Attributes:
+        logits: The client's, in the ring.
+        noise: What the server added.
+        shares: What the client cut back, by step.
+        values: Of every step the sum of both shares.
+        from_server: Online messages.
+        from_client: Online messages.
+        server: The server's online cost.
+        client: The client's.
+    """
+
+    logits: Tensor
+    noise: Tensor
+    shares: dict[int, Tensor]
+    values: dict[int, Tensor]
+    from_server: list[tuple[int, bytes]]
+    from_client: list[tuple[int, bytes]]
+    server: dict[int, Part]
+    client: dict[int, Part]
+
+
+class Trial:
+    """A session."""
+
+    def __init__(self, program: Program, numbers: Numbers | None = None) -> None:
+        self.program = program
+        self.numbers = numbers or calibrate(program)
+        whole, public = schedule(program, self.numbers), schedule(program.outline(), self.numbers)
+        self.schedule = Watched(whole.program, whole.steps, whole.output)
+        self.public = Watched(public.program, public.steps, public.output)
+        self.dealer = Dealer(public)
+        self.server = Server(self.schedule, self.dealer.seed)
+        self.offsets = {number: self.server.offsets(number) for number in weights.session_shapes(whole)}
+        self.client = Client(self.public, self.offsets)
+
+    def run(self, images: Tensor) -> Run:
+        """Deal for a batch and run it."""
+        for_server, for_client = self.dealer.deal(len(images))
+        shares: dict[int, Tensor] = {}
+        prepared = self.client.prepare(for_client, fresh_seed(), shares)
+        return self.online(images, [(for_server, range(len(images)))], prepared, shares, dict(self.public.seen))
+
+    def online(
+        self, images: Tensor, lots: Rows, prepared: Prepared, shares: dict[int, Tensor], mine: dict[int, Tensor]
+    ) -> Run:
+        """Run a batch with lots that are dealt and prepared."""
+        settled = self.server.settle(lots, prepared.ahead)
+        left, right = socket.socketpair()
+        server, client = Tapped(left, "client"), Tapped(right, "server")
+        count = len(self.program.operations)
+        layers = Layers([server], "server_bytes", count), Layers([client], "client_bytes", count)
+        noise: list[Tensor] = []
+        thread = threading.Thread(target=lambda: noise.append(self.server.answer(settled, server, layers[0])))
+        thread.start()
+        logits = self.client.ask(images, prepared, client, layers[1])
+        thread.join()
+        server.close()
+        client.close()
+        values = {number: value + mine[number] for number, value in self.schedule.seen.items() if number in mine}
+        parts = layers[0].parts, layers[1].parts
+        return Run(logits, noise[0], shares, values, server.messages, client.messages, *parts)
+
+
+def shuffled_norms(model: nn.Module) -> nn.Module:
+    """Running statistics as training leaves them: each its own."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None and module.running_var is not None
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.8, 1.2)
+    return model.eval()
+
+
+def shared_resnet(width: int = 4, budget: int | str = "10%", size: tuple[int, ...] = SIZE) -> nn.Module:
+    """Leaders, followers, skips, and convolutions on both sides of a sum."""
+    model = shuffled_norms(zoo.resnet18(width=width, classes=10))
+    shared = share(model, plan(model, size, budget), start="uniform").eval()
+    for name, parameter in shared.named_parameters():
+        if name.endswith(("alpha", "beta")):
+            nn.init.normal_(parameter, 0.5, 0.3)
+    return shared
+
+
+class Odd(nn.Module):
+    """Whatever a residual network has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=2, dilation=2)
+        self.second = nn.Conv2d(8, 8, (3, 1), stride=(2, 1), padding=(1, 0), groups=4)
+        self.some = GatedPolynomial((16, 5, 9))
+        self.some.set_mask(torch.rand(16, 5, 9) < 0.3)
+        self.none = GatedPolynomial((16, 5, 9))
+        self.none.set_mask(torch.zeros(16, 5, 9, dtype=torch.bool))
+        self.third = nn.Linear(16 * 9, 12)
+        self.last = nn.Linear(12, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.avg_pool2d(F.relu(self.first(x)), 3, 1, padding=1)
+        x = F.interpolate(self.second(x), size=(5, 9), mode="bilinear", align_corners=False)
+        x = torch.cat([x, x + F.relu(x)], 1)
+        x = F.adaptive_avg_pool2d(self.none(self.some(x)), (3, 3))
+        return self.last(F.relu(self.third(x.flatten(1))))
+
+
+def chi_square(data: NDArray[np.uint8]) -> float:
+    """How far bytes are from uniform: 255 on average, with a standard deviation of 22.6."""
+    counts = np.bincount(data, minlength=256)
+    return float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
