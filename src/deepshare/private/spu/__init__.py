@@ -1,0 +1,79 @@
+"""Engines spu-cheetah and spu-semi2k: two parties on the runtime of SecretFlow, in fixed point of 64 bits.
+
+Every operation is compiled by itself, so that its cost can be read from the runtime. What one party alone knows stays
+with it: the first operation that brings something of both parties together makes shares. On CHEETAH alpha, beta and the
+coefficients of polynomials go into the weights of the layers after them; on SEMI2K weights, alphas and gates are opened
+behind a mask once, and serve all further products.
+
+There are wheels of SPU for CPython 3.11 under Linux on x86-64 alone.
+"""
+
+from collections.abc import Callable, Mapping
+
+from deepshare.private.engine import Role, Task
+from deepshare.private.program import Program
+from deepshare.private.result import Outcome, Part
+from deepshare.private.spu import limits
+from deepshare.private.spu.protocol import CHEETAH, SEMI2K, Protocol
+
+
+class Spu:
+    """See `deepshare.private.engine.Engine`; there is nothing to choose.
+
+    Args:
+        name: As on the command line.
+        protocol: What it speaks.
+        trust: What it protects.
+    """
+
+    packages = ("spu", "jax")
+    install = "pip install 'deepshare[spu]'"
+    encrypts = True
+
+    def __init__(self, name: str, protocol: Protocol, trust: str) -> None:
+        self.name = name
+        self.trust = trust
+        self._protocol = protocol
+
+    def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
+        """The two parties."""
+        return ("server", "client")
+
+    def check(self, program: Program, options: Mapping[str, str]) -> None:
+        """Refuse options, and numbers beyond the range of fixed point; every operation can be done."""
+        limits.check_options(self.name, options)
+        limits.check_numbers(program)
+
+    def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
+        """Do one party's part."""
+        from deepshare.private.spu.party import run
+
+        return run(self._protocol, task, ready)
+
+    def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
+        """What `run` measures, but for the time; nothing is done offline."""
+        from deepshare.private.spu.predict import online
+
+        limits.check_options(self.name, options)
+        return online(program, self._protocol, count), Part()
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Spu(
+            "spu-cheetah",
+            CHEETAH,
+            "Nobody else is trusted: if both parties follow the protocol, the server learns nothing, and the client "
+            "nothing but the logits. Weights and images leave their party encrypted or not at all. The architecture, "
+            "the plan and masks are known to both.",
+        ),
+        Spu(
+            "spu-semi2k",
+            SEMI2K,
+            "The server knows the seeds of the random numbers that hide the images, and could read them: for measuring "
+            "only. If both follow the protocol, the client learns nothing but the logits. The architecture, the plan "
+            "and masks are known to both.",
+        ),
+    )
+}

@@ -1,0 +1,24 @@
+"""The two protocols, and what is different about them."""
+
+from dataclasses import dataclass
+
+FRACTION_BITS = 18
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One protocol of SPU.
+
+    Attributes:
+        kind: Its name there.
+        absorbs: Whether products with the server's numbers are dear, so that scales go into weights.
+        caches: Whether a factor that is opened once can serve many products.
+    """
+
+    kind: str
+    absorbs: bool
+    caches: bool
+
+
+CHEETAH = Protocol("CHEETAH", absorbs=True, caches=False)
+SEMI2K = Protocol("SEMI2K", absorbs=False, caches=True)

@@ -1,0 +1,74 @@
+"""Steps, computed in the clear: what the engine compiles is what the program says."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("spu", reason="engine spu is not installed")
+
+from deepshare.private import plain
+from deepshare.private.program import Program, SharedActivation
+from deepshare.private.spu.functions import apply
+from deepshare.private.spu.lower import lower
+from deepshare.private.spu.steps import Product, Scale, Select, Step, Sum
+from tests.private.spu.programs import resnet, varied
+
+KINDS = ["shared", "relu", "masks", "channels", "neurons"]
+
+
+def in_the_clear(steps: tuple[Step, ...], images: torch.Tensor) -> torch.Tensor:
+    import jax.numpy as jnp
+
+    values = {"images": jnp.asarray(images.numpy())}
+    for step in steps:
+        hidden = {name: jnp.asarray(value.numpy(), jnp.float32) for name, value in step.hidden.items()}
+        values[step.output] = apply(step, [values[name] for name in step.inputs], hidden)
+    return torch.from_numpy(np.array(values[steps[-1].output]))
+
+
+@pytest.mark.parametrize("absorbs", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [varied, resnet])
+def test_steps_compute_the_program(make, kind: str, absorbs: bool) -> None:
+    program = make(kind)
+    images = torch.randn(2, *program.input_size)
+    expected = plain.evaluate(program, images)
+    result = in_the_clear(lower(program, absorbs), images)
+    torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("absorbs", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outline_has_the_same_steps_without_numbers(kind: str, absorbs: bool) -> None:
+    program = varied(kind)
+    whole, outline = lower(program, absorbs), lower(program.outline(), absorbs)
+    assert len(whole) == len(outline)
+    for one, other in zip(whole, outline, strict=True):
+        assert (type(one), one.number, one.inputs, one.output, one.shape) == (
+            (type(other), other.number, other.inputs, other.output, other.shape)
+        )
+        assert {name: value.shape for name, value in one.hidden.items()} == {
+            name: value.shape for name, value in other.hidden.items()
+        }
+        assert all(value.is_meta for value in other.hidden.values())
+
+
+def kinds(program: Program, absorbs: bool) -> list[type[Step]]:
+    return [type(step) for step in lower(program, absorbs)]
+
+
+def test_what_absorbs_has_one_product_for_each_sum_and_no_scale() -> None:
+    program = resnet("shared")
+    plainly, absorbed = kinds(program, False), kinds(program, True)
+    assert plainly.count(Product) == 21 and plainly.count(Sum) == 8 and plainly.count(Scale) == 16
+    assert absorbed.count(Product) == 18 and absorbed.count(Sum) == 0 and absorbed.count(Scale) == 0
+    assert absorbed.count(Select) == 16
+
+
+def test_products_belong_to_layers_with_weights() -> None:
+    program = resnet("shared")
+    for step in lower(program, True):
+        if isinstance(step, Product):
+            assert program.operations[step.number].kind in ("Convolution", "Linear")
+        if isinstance(step, Select):
+            assert isinstance(program.operations[step.number], SharedActivation)

@@ -1,0 +1,67 @@
+import pytest
+
+from deepshare.private.engine import find_engine
+from deepshare.private.result import Part
+from deepshare.private.spu.ciphertexts import Triples, product, tile
+from tests.private.spu.programs import resnet, varied
+
+NAMES = ["spu-cheetah", "spu-semi2k"]
+
+
+# What the runtime itself logs for these products.
+@pytest.mark.parametrize(
+    ("sizes", "blocks"),
+    [
+        ((16, 64, 10), (16, 64, 8)),
+        ((64, 128, 64), (64, 128, 1)),
+        ((1024, 9, 4), (1024, 8, 1)),
+        ((1024, 36, 4), (64, 32, 4)),
+        ((4, 1152, 64), (4, 1024, 2)),
+        ((256, 288, 32), (1, 256, 32)),
+        ((4096, 27, 8), (64, 16, 8)),
+    ],
+)
+def test_products_are_cut_as_the_runtime_cuts_them(sizes: tuple[int, int, int], blocks: tuple[int, int, int]) -> None:
+    assert tile(*sizes, packs=True) == blocks
+
+
+def test_the_smaller_factor_is_encrypted() -> None:
+    weights, share = product(1024, 36, 4), product(16, 576, 64)
+    assert weights.server_bytes == 2 * 184_980 and weights.client_bytes == 254_490
+    assert share.client_bytes == 2 * 184_980 and share.server_bytes == 254_490
+
+
+def test_triples_are_made_in_batches_and_kept() -> None:
+    triples = Triples()
+    assert triples.product(4095) == Part(server_bytes=16 * 4095, client_bytes=16 * 4095, rounds=1)
+    made = triples.product(1)
+    assert made.rounds == 2 and made.server_bytes > 500_000
+    assert triples.product(4095).rounds == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["shared", "relu", "masks", "channels", "neurons"])
+def test_comparisons_are_those_of_the_program(name: str, kind: str) -> None:
+    for program in (varied(kind), resnet(kind)):
+        layers, offline = find_engine(name).predict(program, 3, {})
+        assert sum(part.comparisons for part in layers.values()) == 3 * program.comparisons
+        assert offline == Part()
+        for number, operation in enumerate(program.operations):
+            assert layers.get(number, Part()).comparisons == 3 * operation.comparisons
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_outline_costs_as_much(name: str) -> None:
+    program, engine = varied("channels"), find_engine(name)
+    assert engine.predict(program.outline(), 1, {}) == engine.predict(program, 1, {})
+
+
+def test_sharing_saves_bytes_at_activations_on_both_protocols() -> None:
+    for name, ratio in (("spu-cheetah", 4.5), ("spu-semi2k", 3.0)):
+        sent = []
+        for kind in ("shared", "relu"):
+            program = resnet(kind)
+            layers, _ = find_engine(name).predict(program, 1, {})
+            activations = [p for n, p in layers.items() if program.operations[n].kind.endswith("Activation")]
+            sent.append(sum(part.server_bytes + part.client_bytes for part in activations))
+        assert sent[1] > ratio * sent[0]
