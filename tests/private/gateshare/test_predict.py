@@ -1,0 +1,111 @@
+"""Costs from shapes alone: the formulas of the protocol, to the byte."""
+
+import pytest
+import torch
+from torch import nn
+
+from deepshare import plan, share, zoo
+from deepshare.errors import EngineError, UnsupportedModelError
+from deepshare.methods.masked import GatedPolynomial
+from deepshare.private.cost import predict as predict_cost
+from deepshare.private.engine import find_engine
+from deepshare.private.gateshare import predict
+from deepshare.private.gateshare.dcf import key_bytes
+from deepshare.private.gateshare.numbers import Numbers
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.program import Program, SharedActivation
+from deepshare.private.result import Part
+from deepshare.private.translate import translate
+from tests.private.gateshare.trial import SIZE, Odd, Trial, shared_resnet
+
+RESNET = (3, 32, 32)
+N = 491_520
+LINEAR = N + 64 * 32 * 32 + 100  # results of linear layers: as many as activations, the first layer, the logits
+
+
+@pytest.fixture(scope="module")
+def shared() -> Program:
+    with torch.device("meta"):
+        model = zoo.resnet18(classes=100)
+    return translate(share(zoo.resnet18(classes=100), plan(model, RESNET, 6_000)), RESNET).outline()
+
+
+@pytest.fixture(scope="module")
+def relu() -> Program:
+    return translate(zoo.resnet18(classes=100), RESNET).outline()
+
+
+def test_resnet18_with_6000_gates_online(shared: Program) -> None:
+    parts = predict.online(shared, 1)
+    bits = sum(-(-op.comparisons // 8) for op in shared.operations if isinstance(op, SharedActivation) and op.leads)
+    assert bits == 750
+    total = sum(parts.values(), Part())
+    assert total.server_bytes == 8 * N + bits + 8 * 100
+    assert total.client_bytes == 8 * N + bits + 8 * 3 * 32 * 32
+    assert (total.rounds, total.comparisons) == (17, 6_000)
+    for number, operation in enumerate(shared.operations):
+        if isinstance(operation, SharedActivation):
+            sent = 8 * operation.elements + (-(-operation.comparisons // 8) if operation.leads else 0)
+            assert parts[number].server_bytes == parts[number].client_bytes == sent
+            assert parts[number].rounds == 1
+
+
+def test_resnet18_offline_and_once(shared: Program, relu: Program) -> None:
+    steps = schedule(shared, Numbers.usual(shared))
+    keys = sum(key_bytes(op.comparisons, 31) for op in shared.operations if op.comparisons)
+    assert keys == 403 * 6_000
+    # Corrections: one for each result of linear layers, two for each activation; eight bytes and a bit for a gate.
+    assert predict.to_client(steps, 1) == 48 + 8 * (LINEAR + 2 * N) + 8 * 6_000 + 750 + keys
+    assert predict.to_server(steps, 1) == 48 + keys
+    # Ahead: every activation, and every tensor that is multiplied by weights.
+    assert predict.ahead(steps) == 8 * (N + (3 * 32 * 32 + 64 * 32 * 32 + N - 512 * 4 * 4 + 512))
+    once = predict.session(shared)
+    weights = sum(t.numel() for op in shared.operations if (t := getattr(op, "weight", None)) is not None)
+    channels = sum(op.shape[0] for op in shared.operations if isinstance(op, SharedActivation))
+    assert once == Part(server_bytes=8 * weights + 16 * channels, dealer_bytes=32)
+    assert once.server_bytes == pytest.approx(89.5e6, rel=0.01)
+    plain = schedule(relu, Numbers.usual(relu))
+    # Far more for all ReLUs than for shared gates, from the dealer to the client.
+    assert predict.to_client(plain, 1) == 48 + 8 * (LINEAR + N) + N * 8 + N // 8 + 403 * N
+    assert predict.to_client(plain, 1) > 14 * predict.to_client(steps, 1)
+
+
+def test_a_batch_packs_its_bits_together_and_a_large_one_goes_in_turns(shared: Program, relu: Program) -> None:
+    one, three = (sum(predict.online(shared, n).values(), Part()) for n in (1, 3))
+    assert three.server_bytes == 3 * one.server_bytes and three.rounds == one.rounds
+    assert predict.inferences(shared, 3) == [3]
+    turns = predict.inferences(relu, 5)
+    assert sum(turns) == 5 and len(turns) > 1
+    assert sum(predict.online(relu, 5).values(), Part()).rounds == 17 * len(turns)
+
+
+@pytest.mark.parametrize("kind", ["shared", "odd"])
+def test_what_is_measured_is_what_was_predicted(kind: str) -> None:
+    torch.manual_seed(1)
+    trial = Trial(translate(shared_resnet() if kind == "shared" else Odd().eval(), SIZE))
+    run = trial.run(torch.randn(3, *SIZE))
+    for number, part in predict.online(trial.program.outline(), 3).items():
+        together = run.server[number].beside(run.client[number])
+        assert vars(together) | {"seconds": 0.0} == vars(part), trial.program.operations[number].name
+
+
+def test_the_interface(shared: Program) -> None:
+    cost = predict_cost(shared, RESNET, "gateshare", images=2)
+    assert cost.online.comparisons == 12_000 and cost.online.rounds == 17
+    assert cost.offline.dealer_bytes > 2 * 25 * N and cost.activations.server_bytes == 2 * (8 * N + 750)
+    assert find_engine("gateshare").roles({}) == ("server", "client", "dealer")
+
+
+def test_what_it_cannot_do_is_refused_with_a_cure() -> None:
+    curved = GatedPolynomial((4, 8, 8), [torch.full((4, 1, 1), 0.1)] * 3)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), curved, nn.MaxPool2d(2))
+    with pytest.raises(UnsupportedModelError) as caught:
+        predict_cost(model, SIZE, "gateshare")
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["1", "2"]
+    assert "keep x where there is no gate" in str(caught.value) and "average pooling" in str(caught.value)
+    with pytest.raises(EngineError, match="engine gateshare has no option provider"):
+        predict_cost(nn.Conv2d(3, 4, 3), SIZE, "gateshare", options={"provider": "ttp"})
+    large = nn.Conv2d(3, 4, 1)
+    nn.init.constant_(large.weight, 257.0)
+    with pytest.raises(UnsupportedModelError, match="its weight reaches 257, above 256"):
+        predict_cost(large, SIZE, "gateshare")
