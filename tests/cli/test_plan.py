@@ -138,3 +138,7 @@ def test_weights_that_do_not_fit_are_refused(cli: Cli, tmp_path: Path, content: 
 def test_a_group_of_at_most_no_site_is_refused(cli: Cli) -> None:
     said = cli("plan", "resnet18", "--budget", 6000, "--max-group", 0)
     assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+
+
+def test_patches_cost_fewer_gates(cli: Cli) -> None:
+    assert "32x32 by 4x4" in cli("plan", "resnet18", "--budget", "6000", "--patch", "4").out

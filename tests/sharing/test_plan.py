@@ -124,7 +124,8 @@ def edited(plan: Plan, *path: str | int, value: Any) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("version",), 2, "version 2 .*update deepshare"),
+        (("version",), 3, "version 3 .*update deepshare"),
+        (("version",), 2, "patch is None"),
         (("version",), "1", "version is '1'"),
         (("version",), None, "version is None"),
         (("groups", 0, "sites", 0, "kind"), "nonsense", "reached as 'nonsense'"),

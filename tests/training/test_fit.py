@@ -13,7 +13,7 @@ from deepshare import zoo
 from deepshare.data import ImageSet
 from deepshare.data import load as load_data
 from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError
-from deepshare.sharing.convert import share
+from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import hard_share
 from deepshare.sharing.plan import Plan, plan
 from deepshare.training.evaluate import evaluate
@@ -80,6 +80,14 @@ def test_the_plain_network_as_the_start(small: Small, tmp_path: Path) -> None:
     fit(recipe=recipe, out=tmp_path / "run", reporter=told)
     assert [name for name, _, _ in told.phases] == ["teacher", "plain", "gelu", "switch", "finetune"]
     assert isinstance(load(tmp_path / "run" / "plain"), nn.Module)
+
+
+def test_gates_shared_over_patches_too(small: Small, tmp_path: Path) -> None:
+    trained = fit(recipe=small(budget__patch=2, budget__gates="5%"), out=tmp_path / "run")
+    saved = Plan.load(tmp_path / "run" / "plan.json")
+    assert [group.patch for group in saved.groups] == [2, 2, 2, 1]
+    assert count_gates(load(tmp_path / "run"), (1, 8, 8)) == saved.gates <= saved.budget
+    assert same(trained, load(tmp_path / "run"))
 
 
 def test_without_a_gelu_phase_gates_are_hard_from_the_start(small: Small, tmp_path: Path) -> None:

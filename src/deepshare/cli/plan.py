@@ -29,6 +29,7 @@ def plan(
     no_layer_sharing: Flag = False,
     max_group: int | None = None,
     per_block: Flag = False,
+    patch: int = 1,
     relu6_to_relu: Relu6ToRelu = False,
     cost: str | None = None,
     out: Path | None = None,
@@ -47,6 +48,7 @@ def plan(
         no_layer_sharing: Share across channels only.
         max_group: At most so many sites share the gates of one.
         per_block: Share across layers only within a residual block.
+        patch: Side of square patches whose neurons share a gate, too.
         cost: Predict what private inference costs with this engine, beside the network with all its ReLUs: crypten,
             spu-cheetah or spu-semi2k.
         out: File to write the plan to.
@@ -78,6 +80,7 @@ def plan(
         layer_sharing=not no_layer_sharing,
         max_group=max_group,
         per_block=per_block,
+        patch=patch,
     )
     if out is not None:
         made.save(out)

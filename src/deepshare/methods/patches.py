@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.sharing.gates import GateModule
+from deepshare.sharing.gates import GateModule, spread
 from deepshare.sharing.sites import Site
 
 Patch = tuple[int, int]  # height and width
@@ -17,14 +17,6 @@ LINEAR: Patch = (0, 0)  # no gate at all: the channel is left as it is
 def patch_gate(x: Tensor, patch: Patch) -> Tensor:
     """Whether the mean of each patch is above zero; patches at the edge may be smaller."""
     return (x if patch == (1, 1) else F.avg_pool2d(x, patch, ceil_mode=True)) > 0
-
-
-def spread(gates: Tensor, patch: Patch, height: int, width: int) -> Tensor:
-    """The gate of its patch for every neuron of a map."""
-    if patch == (1, 1):
-        return gates
-    tall = gates.repeat_interleave(patch[0], 2)[:, :, :height]
-    return tall.repeat_interleave(patch[1], 3)[:, :, :, :width]
 
 
 def patch_cost(site: Site, patch: Patch) -> int:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from deepshare.methods import knapsack
 from deepshare.methods.base import Images, Method
-from deepshare.methods.patches import LINEAR, Patch, PatchReLU, patch_cost, patch_gate, patched, patches_of, spread
+from deepshare.methods.patches import LINEAR, Patch, PatchReLU, patch_cost, patch_gate, patched, patches_of
 from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.gates import spread
 from deepshare.sharing.sites import find_sites
 
 BATCH = 256  # images at a time, those of several channels together

@@ -63,6 +63,7 @@ def _activations(plan: Plan) -> Iterator[tuple[Site, SharedReLU]]:
                 affine=plan.affine,
                 cell=cell,
                 position=position,
+                patch=group.patch,
             )
             yield site, activation
 

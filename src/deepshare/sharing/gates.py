@@ -6,6 +6,7 @@ Site l of a group computes for channel c
 
 where only the leader, the first site of the group, has prototypes: its first P channels. A gate is hard, x >= 0 (so
 gate(0) = 1), or soft, Phi(sharpness x); the switch turns the channels of each site from soft to hard, the last first.
+With patches, all neurons of a square patch share the gate of its mean.
 """
 
 import math
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from typing import Literal, NoReturn
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError, UnsupportedModelError
@@ -101,6 +103,7 @@ class SharedReLU(GateModule):
         cell: The cell of the group; None for a group of this one site.
         position: 0 for the leader, k for the k-th follower.
         sharpness: The factor in the soft gate, the paper's gamma.
+        patch: Side of the square patches that share a gate; those at the edge of a map may be smaller.
 
     Example:
         >>> act = SharedReLU(4, prototypes=2)
@@ -123,6 +126,7 @@ class SharedReLU(GateModule):
         cell: GateCell | None = None,
         position: int = 0,
         sharpness: float = 1.0,
+        patch: int = 1,
     ) -> None:
         super().__init__()
         if not 1 <= prototypes <= channels:
@@ -130,7 +134,7 @@ class SharedReLU(GateModule):
                 f"{prototypes} prototypes of {channels} channels: give between 1 and {channels}"
             )
         self.channels, self.prototypes, self.mapping = channels, prototypes, mapping
-        self.position, self.sharpness = position, sharpness
+        self.position, self.sharpness, self.patch = position, sharpness, patch
         self.cell = GateCell() if cell is None else cell
         if affine:
             self.alpha, self.beta = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
@@ -157,12 +161,16 @@ class SharedReLU(GateModule):
         if self.position > 0:
             return self.cell.take(self.position, x)
         prototypes = x[:, : self.prototypes]
+        if self.patch > 1:
+            prototypes = F.avg_pool2d(prototypes, self.patch, ceil_mode=True)
         if self.cell.phase == "hard":
             gates = hard_gate(prototypes)
         else:
             gates = soft_gate(prototypes, self.sharpness)
             if self.cell.phase == "mixed":
                 gates = torch.cat([gates, hard_gate(prototypes).to(gates.dtype)], 1)
+        if self.patch > 1:
+            gates = spread(gates, (self.patch, self.patch), *x.shape[2:])
         self.cell.put(gates)
         return gates
 
@@ -185,12 +193,21 @@ class SharedReLU(GateModule):
     def extra_repr(self) -> str:
         """What print(model) shows of this site."""
         role = f"prototypes={self.prototypes}" if self.position == 0 else f"follower={self.position}"
-        return f"{self.channels}, {role}, mapping={self.mapping}"
+        patch = f", patch={self.patch}" if self.patch > 1 else ""
+        return f"{self.channels}, {role}, mapping={self.mapping}{patch}"
 
     def _replicate_for_data_parallel(self) -> NoReturn:
         raise UnsupportedModelError(
             "nn.DataParallel would mix the gates of its replicas: use nn.parallel.DistributedDataParallel"
         )
+
+
+def spread(gates: Tensor, patch: tuple[int, int], height: int, width: int) -> Tensor:
+    """The gates of patches (N, C, ...) for every neuron of a map of this size."""
+    if patch == (1, 1):
+        return gates
+    tall = gates.repeat_interleave(patch[0], 2)[:, :, :height]
+    return tall.repeat_interleave(patch[1], 3)[:, :, :, :width]
 
 
 def prototype_of(channels: int, prototypes: int, mapping: Mapping) -> Tensor:

@@ -20,10 +20,17 @@ Pi = Literal["round-robin", "contiguous"]
 
 @dataclass(frozen=True)
 class Group:
-    """Consecutive sites of equal shape that share the gates of the first of them, the leader."""
+    """Consecutive sites of equal shape that share the gates of the first of them, the leader.
+
+    Attributes:
+        prototypes: Channels of the leader whose gates are computed.
+        sites: The sites, in order of the forward pass.
+        patch: Side of the square patches whose neurons share a gate.
+    """
 
     prototypes: int
     sites: tuple[Site, ...]
+    patch: int = 1
 
     def __post_init__(self) -> None:
         if not self.sites:
@@ -34,6 +41,11 @@ class Group:
             raise PlanError(
                 f"the group led by {self.leader.name} has {self.prototypes} prototypes: "
                 f"give between 1 and its {self.leader.channels} channels"
+            )
+        if not 1 <= self.patch <= min(self.leader.height, self.leader.width):
+            raise PlanError(
+                f"the group led by {self.leader.name} has patches of {self.patch}x{self.patch}: "
+                f"give a side between 1 and that of its map of {self.leader.height}x{self.leader.width}"
             )
 
     @property
@@ -49,7 +61,7 @@ class Group:
     @property
     def gates(self) -> int:
         """Comparisons for one image."""
-        return self.prototypes * self.leader.positions
+        return self.prototypes * patches(self.leader, self.patch)
 
 
 @dataclass(frozen=True)
@@ -133,7 +145,7 @@ class Plan:
                 str(number),
                 group.leader.name,
                 _followers(group),
-                f"{group.leader.height}x{group.leader.width}",
+                _map(group),
                 f"{group.prototypes} of {group.leader.channels}",
                 _bar(group.prototypes / group.leader.channels),
                 f"{group.gates:,}",
@@ -160,6 +172,7 @@ def plan(
     per_block: bool = False,
     mapping: Pi = "round-robin",
     affine: bool = True,
+    patch: int = 1,
 ) -> Plan:
     """Plan how a network shares its gates within a budget.
 
@@ -174,6 +187,7 @@ def plan(
         per_block: Whether a group ends with its residual block.
         mapping: How replicates find their prototype.
         affine: Whether every channel has its own alpha and beta.
+        patch: Side of the square patches whose neurons share a gate, too; a smaller map is one patch.
 
     Raises:
         UnsupportedModelError: The model has no ReLU or does not run on this input size.
@@ -187,10 +201,18 @@ def plan(
     runs = group_sites(sites, max_group=max_group if layer_sharing else 1, per_block=per_block)
     shares = _weights(runs, weights)
     gates = budgets.parse(budget, sites.neurons)
-    units = [run[0].positions for run in runs]
+    if patch < 1:
+        raise BudgetError(f"patches of {patch}x{patch} are none: give a side of 1 or more")
+    sides = [min(patch, run[0].height, run[0].width) for run in runs]
+    units = [patches(run[0], side) for run, side in zip(runs, sides, strict=True)]
     counts = budgets.split(units, [run[0].channels for run in runs], shares, gates)
-    groups = tuple(Group(count, run) for count, run in zip(counts, runs, strict=True))
+    groups = tuple(Group(*group) for group in zip(counts, runs, sides, strict=True))
     return Plan(sites.input_size, gates, groups, mapping, affine)
+
+
+def patches(site: Site, side: int) -> int:
+    """Patches of one channel: what one prototype costs in gates."""
+    return -(-site.height // side) * -(-site.width // side)
 
 
 def group_sites(
@@ -234,6 +256,11 @@ def _differences(planned: Sequence[Site], found: Sequence[Site]) -> Iterator[str
     yield from (f"no site {name} in the plan" for name in here if name not in there)
     if here.keys() == there.keys() and list(here) != list(there):
         yield "the sites run in another order"
+
+
+def _map(group: Group) -> str:
+    by = f" by {group.patch}x{group.patch}" if group.patch > 1 else ""
+    return f"{group.leader.height}x{group.leader.width}{by}"
 
 
 def _shape(site: Site) -> str:

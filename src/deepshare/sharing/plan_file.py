@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from deepshare.sharing.plan import Plan
 
 FORMAT = "deepshare-plan"
-VERSION = 1
+VERSION = 2  # 2 has patches; a plan without them is written as 1, which knows none
 
 
 def dump(plan: Plan) -> str:
     """The plan as JSON text."""
-    content = {"format": FORMAT, "version": VERSION, "gates": plan.gates, **asdict(plan)}
+    patched = any(group.patch > 1 for group in plan.groups)
+    content = {"format": FORMAT, "version": VERSION if patched else 1, "gates": plan.gates, **asdict(plan)}
+    if not patched:
+        for group in content["groups"]:
+            del group["patch"]
     return json.dumps(content, indent=1) + "\n"
 
 
@@ -34,13 +38,17 @@ def parse(text: str) -> Plan:
         raise PlanError(f"it is of version {content['version']} and this reads version {VERSION}: update deepshare")
     _expect(content, {"input_size": list, "budget": int, "groups": list, "mapping": str, "affine": bool, "gates": int})
     for group in content["groups"]:
-        _expect(group, {"prototypes": int, "sites": list})
+        _expect(group, {"prototypes": int, "sites": list} | ({"patch": int} if content["version"] > 1 else {}))
         for site in group["sites"]:
             _expect(site, _SITE_TYPES)
             if site["kind"] not in get_args(Kind):
                 raise PlanError(f"{site['name']} is reached as {site['kind']!r}: make the plan anew")
     groups = tuple(
-        Group(group["prototypes"], tuple(Site(**{name: site[name] for name in _SITE_TYPES}) for site in group["sites"]))
+        Group(
+            group["prototypes"],
+            tuple(Site(**{name: site[name] for name in _SITE_TYPES}) for site in group["sites"]),
+            group["patch"] if content["version"] > 1 else 1,
+        )
         for group in content["groups"]
     )
     size = content["input_size"]

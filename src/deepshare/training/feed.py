@@ -100,7 +100,8 @@ def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *,
     Raises:
         DataError: The data is missing, damaged or not enough.
     """
-    wanted, seed = recipe.data, recipe.seed
+    wanted = recipe.data
+    seed = recipe.seed if wanted.seed is None else wanted.seed
     if given is None or isinstance(given, str):
         given = sets.load(
             given or wanted.name,

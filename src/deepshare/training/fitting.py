@@ -137,6 +137,7 @@ class Fitting:
             max_group=budget.max_group,
             mapping=self.recipe.method.mapping,
             affine=self.recipe.method.affine,
+            patch=budget.patch,
         )
 
     def _budget(self) -> Budget:

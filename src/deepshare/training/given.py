@@ -42,7 +42,7 @@ def plan_of(model: nn.Module, input_size: Sequence[int]) -> Plan:
     with torch.no_grad():
         twin(torch.zeros(1, *input_size, device="meta"))
     groups = [
-        Group(sites[names[0]].prototypes, tuple(_site(name, shapes[name]) for name in names))
+        Group(sites[names[0]].prototypes, tuple(_site(name, shapes[name]) for name in names), sites[names[0]].patch)
         for names in (list(run) for _, run in groupby(shapes, key=lambda name: id(sites[name].cell)))
     ]
     first = next(iter(sites.values()))

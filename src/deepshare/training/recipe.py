@@ -19,7 +19,7 @@ from deepshare.errors import RecipeError
 from deepshare.training.recipe_keys import explain, key_type, nearest, read_text
 from deepshare.training.schema import PHASES, Phase, Recipe
 
-__all__ = ["Phase", "Recipe", "changed", "differences", "load_recipe", "names", "to_toml"]
+__all__ = ["Phase", "Recipe", "changed", "differences", "flat", "load_recipe", "names", "to_toml"]
 
 _FOLDER = resources.files("deepshare.training") / "recipes"
 
@@ -60,15 +60,16 @@ def to_toml(recipe: Recipe) -> str:
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
     """Return the old and the new value of every key that differs, by dotted key; None is no value."""
-    before, after = (dict(_flat(recipe.model_dump(mode="json"), "")) for recipe in (old, new))
+    before, after = (dict(flat(recipe.model_dump(mode="json"))) for recipe in (old, new))
     changed = (key for key in before | after if before.get(key) != after.get(key))
     return {key: (before.get(key), after.get(key)) for key in changed}
 
 
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every value of nested sections with its dotted key."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

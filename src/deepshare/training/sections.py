@@ -86,6 +86,7 @@ class Data(Section):
     image_size: Positive
     validation: int | float
     subset: Positive | None = None  # only so many of the training images
+    seed: Annotated[int, Field(ge=0)] | None = None  # of validation images and subset; None: the recipe's
     augmentation: Augmentation = Augmentation()
 
     @model_validator(mode="after")
@@ -102,6 +103,7 @@ class Budget(Section):
     allocate: Annotated[str, AfterValidator(_allocate)] = "senet"
     layer_sharing: bool = True
     max_group: Positive | None = None
+    patch: Positive = 1  # side of the square patches whose neurons share a gate, too
     first_site_only: bool = False  # a group weighs what its first site weighs, not the sum of its sites
 
 
