@@ -12,14 +12,15 @@ from deepshare.errors import EngineError
 from deepshare.private.crypten.link import RANKS, Link
 from deepshare.private.crypten.source import Dealer, FirstParty, Mask, Seeded, Served, Source
 from deepshare.private.engine import Role
-from deepshare.private.local import free_addresses
+from deepshare.private.local import free_ports
 
 T = TypeVar("T")
 
 
 def together(roles: tuple[Role, ...], work: Callable[[Link], T]) -> list[T]:
     """Do work in all parties at a time."""
-    addresses = dict(zip(roles, free_addresses("127.0.0.1", len(roles)), strict=True))
+    ports = free_ports("127.0.0.1", len(roles))
+    addresses = {role: f"127.0.0.1:{port}" for role, port in zip(roles, ports, strict=True)}
     with ThreadPoolExecutor(len(roles)) as pool:
         return list(pool.map(lambda role: work(Link(role, addresses)), roles))
 
