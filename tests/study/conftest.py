@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from deepshare.training.fit import fit
-from tests.training.conftest import small_recipe
+from deepshare.training.recipe import load_recipe
+from tests.training.conftest import SMALL, small_recipe
 
 
 def train_tiny(factory: pytest.TempPathFactory) -> Path:
@@ -21,3 +22,13 @@ def train_tiny(factory: pytest.TempPathFactory) -> Path:
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with shared gates, not to be changed."""
     return train_tiny(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the plain network, not to be changed."""
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    changes = {key: value for key, value in SMALL.items() if key.split(".")[0] in ("model", "data", "plain")}
+    with torch.random.fork_rng():
+        fit(recipe=load_recipe("digits-plain", changes), out=folder)
+    return folder

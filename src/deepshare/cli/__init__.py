@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from deepshare import __version__
+from deepshare.cli.compare import compare
 from deepshare.cli.evaluate import evaluate
 from deepshare.cli.export import export
 from deepshare.cli.inspect import inspect
 from deepshare.cli.plan import plan
 from deepshare.cli.private import private
 from deepshare.cli.recipes import recipes
+from deepshare.cli.report import report
 from deepshare.cli.study import study
 from deepshare.cli.train import train
 from deepshare.errors import DeepShareError
@@ -37,7 +39,9 @@ app.command(train)
 app.command(evaluate, name="eval")
 app.command(recipes)
 app.command(private)
+app.command(compare)
 app.command(study)
+app.command(report, usage="Usage: deepshare report [OPTIONS] RUN [RUN...]")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

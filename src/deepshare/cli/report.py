@@ -1,0 +1,35 @@
+"""`deepshare report`: one page about finished runs."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from deepshare.cli.options import Json, check_writable
+
+
+def report(
+    runs: Annotated[list[Path], Parameter(help="The folders of finished runs.")],
+    /,
+    *,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("report.html"),
+    data_dir: Path | None = None,
+    as_json: Json = False,
+) -> None:
+    """Write one page about finished runs: a single HTML file that fetches nothing.
+
+    It shows the score against the gates with the paper's points, the curves of
+    every phase, the plan as a picture of the network, where the gates are spent,
+    alpha over beta, the cost of private inference, and sample predictions;
+    several runs are shown side by side first.
+
+    Args:
+        out: The HTML file.
+        data_dir: Where data sets are, for sample predictions.
+    """
+    check_writable(out)
+    from deepshare.study.report import write
+
+    read = write(runs, out, data_dir)
+    print(json.dumps({"out": str(out), "runs": [run.to_dict() for run in read]}) if as_json else f"written to {out}")

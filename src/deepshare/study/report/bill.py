@@ -1,0 +1,96 @@
+"""What private inference costs, as tables: for every engine, layer by layer, and as measured."""
+
+from collections.abc import Mapping
+
+from deepshare.private.cost import LAN, WAN, seconds_on
+from deepshare.private.engine import find_engine
+from deepshare.private.program import ACTIVATIONS
+from deepshare.private.result import Cost
+from deepshare.private.show import size
+from deepshare.study.report.budget import bar
+from deepshare.study.report.cost import ENGINE, Predicted, sent
+from deepshare.study.report.markup import Child, Node, node, section, table
+from deepshare.study.report.run import Run
+
+TITLE = "What private inference costs"
+NAMES = {"SharedActivation": "activation", "GatedActivation": "activation", "MaxPool": "max pool"}
+
+
+def bill(run: Run) -> Node:
+    """The section."""
+    measured = [] if not run.measured else [node("h4", "Measured"), _measured(run.measured)]
+    if isinstance(run.predicted, str):
+        return section(TITLE, f"It cannot be predicted: {run.predicted}", *measured)
+    about = (
+        "Predicted for one image from the network alone. Online is what is sent while the image "
+        "waits, offline what can be sent before; seconds are those of the messages alone, on a LAN "
+        f"({LAN.name.removeprefix('LAN, ')}) and a WAN ({WAN.name.removeprefix('WAN, ')})."
+    )
+    return section(TITLE, about, _engines(run.predicted), *measured, _layers(run.predicted))
+
+
+def _engines(predicted: Predicted) -> Node:
+    header = ("engine", "network", "online", "offline", "rounds", "comparisons", "LAN", "WAN")
+    rows: list[tuple[Child, ...]] = []
+    for engine in predicted.costs:
+        for network, name, costs in (("this one", engine, predicted.costs), ("plain", "", predicted.plain)):
+            cost = costs.get(engine)
+            if isinstance(cost, str):
+                rows.append((name, network, node("span", cost, class_="reason"), *[""] * 5))
+            elif cost is not None:
+                rows.append((name, network, *_row(cost)))
+    return table(header, rows, "<<>>>>>>", class_="engines")
+
+
+def _row(cost: Cost) -> tuple[str, ...]:
+    part, delays = cost.online, find_engine(cost.engine).delays
+    times = (_time(seconds_on(link, part, delays)) for link in (LAN, WAN))
+    return (size(sent(part)), size(sent(cost.offline)), f"{part.rounds:,}", f"{part.comparisons:,}", *times)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+
+
+def _layers(predicted: Predicted) -> Node | None:
+    cost = predicted.costs[ENGINE]
+    if isinstance(cost, str):
+        return None
+    online, offline = sent(cost.online), sent(cost.offline)
+    most_online = max(sent(layer.part) for layer in cost.layers)
+    rows = [
+        (
+            layer.name or "(network)",
+            NAMES.get(layer.kind, layer.kind.lower()),
+            f"{int(layer.part.rounds):,}",
+            f"{layer.part.comparisons:,}",
+            size(sent(layer.part)),
+            bar(sent(layer.part), online, most_online, "activation" if layer.kind in ACTIVATIONS else "linear"),
+            size(before),
+            bar(before, offline, max(predicted.offline), "activation" if layer.kind in ACTIVATIONS else "linear"),
+        )
+        for layer, before in zip(cost.layers, predicted.offline, strict=True)
+        if sent(layer.part) or before
+    ]
+    header = ("layer", "kind", "rounds", "comparisons", "online", "share", "offline", "share")
+    made = table(header, rows, "<<>>><><", class_="layers")
+    return node("details", node("summary", f"Layer by layer, with {ENGINE}"), made, open="")
+
+
+def _measured(measured: Mapping[str, Cost]) -> Node:
+    header = ("measurement", "engine", "images", "seconds", "online", "offline", "rounds", "comparisons", "error")
+    rows = [
+        (
+            name,
+            cost.engine,
+            f"{cost.images:,}",
+            f"{cost.seconds:.2f}",
+            size(sent(cost.online)),
+            size(sent(cost.offline)),
+            f"{cost.online.rounds:,}",
+            f"{cost.online.comparisons:,}",
+            "" if cost.error is None else f"{cost.error:.0e}",
+        )
+        for name, cost in measured.items()
+    ]
+    return table(header, rows, "<<>>>>>>>", class_="measured")

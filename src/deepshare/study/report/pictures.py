@@ -1,0 +1,85 @@
+"""Sample predictions as pictures."""
+
+import base64
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from deepshare.study.report.markup import Child, Node, node, section
+from deepshare.study.report.samples import Sample, Samples, Scene
+
+TITLE = "What it says of test images"
+LARGEST = 240  # pixels of the longer side of a picture of a scene
+GOLDEN = 0.381966
+
+
+def pictures(samples: Samples | str) -> Node:
+    """The section."""
+    if isinstance(samples, str):
+        return section(TITLE, samples)
+    if samples.scenes:
+        about = f"The first {len(samples.scenes)} test images: the image, its classes, and those predicted."
+        return section(TITLE, about, *map(_scene, samples.scenes))
+    right = samples.looked - samples.wrong
+    about = (
+        f"Of the first {samples.looked:,} test images {right:,} are right. Below each: the guess, and the next ones."
+    )
+    parts: list[Child] = [node("h4", f"The first {len(samples.first)}"), _cards(samples.first)]
+    if samples.mistakes:
+        every = "All" if samples.wrong == len(samples.mistakes) else f"{len(samples.mistakes)} of"
+        title = f"{every} its {samples.wrong} mistakes, the surest first" if samples.wrong > 1 else "Its one mistake"
+        parts += [node("h4", title), _cards(samples.mistakes)]
+    return section(TITLE, about, *parts)
+
+
+def _cards(samples: Sequence[Sample]) -> Node:
+    return node("div", *map(_card, samples), class_="cards")
+
+
+def _card(sample: Sample) -> Node:
+    (guess, sure), *others = sample.guesses
+    verdict = "right" if sample.right else "wrong"
+    truth = None if sample.right else node("div", "is ", node("b", sample.truth), class_="truth")
+    return node(
+        "figure",
+        node("img", src=_url(sample.image), alt=f"test image {sample.number}: {sample.truth}"),
+        node(
+            "figcaption",
+            node("div", node("b", guess), f" {sure:.1%}", class_="guess"),
+            node("span", node("span", class_="fill", style=f"width:{100 * sure:.1f}%"), class_="bar"),
+            truth,
+            *(node("div", node("span", name), node("span", f"{p:.1%}"), class_="other") for name, p in others),
+        ),
+        class_=f"card {verdict}",
+    )
+
+
+def _scene(scene: Scene) -> Node:
+    named = ((scene.image, "image"), (_coloured(scene.truth), "truth"), (_coloured(scene.found), "predicted"))
+    shown = (node("img", src=_url(image), alt=f"test image {scene.number}: {what}") for image, what in named)
+    caption = node("figcaption", f"test image {scene.number}: {scene.accuracy:.1%} of its pixels right")
+    return node("figure", *shown, caption, class_="scene")
+
+
+def _coloured(classes: Tensor) -> Tensor:
+    """Classes (H, W) as colours (3, H, W); what is no class is black."""
+    hue = (classes * GOLDEN).frac() * 6
+    shift = torch.tensor([5.0, 3.0, 1.0]).view(3, 1, 1)
+    turned = (hue + shift) % 6
+    value = 1 - 0.65 * torch.minimum(turned, 4 - turned).clamp(0, 1)
+    light = torch.where(classes >= 0, 0.6 + 0.4 * ((classes * 7) % 5) / 4, 0.0)
+    return (255 * value * light).to(torch.uint8)
+
+
+def _url(image: Tensor) -> str:
+    """uint8 (C, H, W) as a PNG within the page."""
+    array = image.permute(1, 2, 0).numpy()
+    picture = Image.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2] == 1 else array))
+    picture.thumbnail((LARGEST, LARGEST))
+    written = io.BytesIO()
+    picture.save(written, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()

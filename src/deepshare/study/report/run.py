@@ -1,0 +1,218 @@
+"""A run folder read for the report: all that is shown of it, as numbers."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from deepshare.errors import CheckpointError, DataError
+from deepshare.private.result import Cost
+from deepshare.private.show import cost_dict
+from deepshare.sharing.plan import Plan
+from deepshare.study import affine
+from deepshare.study.affine import Affine
+from deepshare.study.report.cost import Predicted, foresee, or_reason, read_measured
+from deepshare.study.report.samples import Examples, Samples, look, open_images
+from deepshare.training.folder import RunFolder
+from deepshare.training.networks import check_finished, load
+from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.weights import read_weights
+
+T = TypeVar("T")
+# Networks that a run trains on the way, in folders of their own.
+ON_THE_WAY = ("teacher", "plain", "snl")
+OWN_MODEL = "It was trained from a model of your own, which a run folder does not hold."
+OWN_DATA = "It was trained on data of your own, which a run folder does not hold."
+NOT_SHARED = "Its gates are not shared, so there is no alpha and beta."
+
+
+@dataclass(frozen=True)
+class Strand:
+    """One network's training: its name, empty for the result itself, and the lines of its epochs."""
+
+    network: str
+    lines: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One finished run. What cannot be shown is the reason instead.
+
+    Attributes:
+        name: Its folder, as it was given.
+        recipe: What it was trained by.
+        result: Its figures on the test images.
+        environment: What it ran on.
+        date: When it ended.
+        strands: The epochs of all its networks, the result's last.
+        plan: How its gates are shared; None if they are not.
+        affine: Its alpha and beta.
+        predicted: What private inference costs.
+        measured: What it cost, by the name of the measurement.
+        samples: Test images with predictions.
+    """
+
+    name: str
+    recipe: Recipe
+    result: dict[str, Any]
+    environment: dict[str, Any]
+    date: str
+    strands: tuple[Strand, ...]
+    plan: Plan | None
+    affine: Affine | str
+    predicted: Predicted | str
+    measured: dict[str, Cost]
+    samples: Samples | str
+
+    @property
+    def gates(self) -> int:
+        """Comparisons for one image."""
+        return int(self.result["gates"])
+
+    @property
+    def neurons(self) -> int:
+        """ReLUs of the plain network."""
+        return int(self.result["neurons"])
+
+    @property
+    def measure(self) -> Literal["accuracy", "miou"]:
+        """What the score is."""
+        return "miou" if "val_miou" in self.strands[-1].lines[-1] else "accuracy"
+
+    @property
+    def test(self) -> dict[str, Any] | None:
+        """The figures of the last weights on the test images; None if there are none."""
+        figures: dict[str, Any] | None = self.result["test"]["last"]
+        return figures
+
+    @property
+    def validation(self) -> float:
+        """The score on the validation images after the last epoch."""
+        return float(self.strands[-1].lines[-1][f"val_{self.measure}"])
+
+    @property
+    def score(self) -> float:
+        """The score on the test images, or on the validation images where there are none."""
+        return float(self.test[self.measure]) if self.test else self.validation
+
+    @property
+    def epochs(self) -> int:
+        """Of all its networks."""
+        return sum(len(strand.lines) for strand in self.strands)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number of the report, for JSON; a text says why something is missing."""
+        return {
+            "run": self.name,
+            "recipe": self.recipe.model_dump(mode="json", exclude_none=True),
+            "measure": self.measure,
+            "score": self.score,
+            "tested": self.test is not None,
+            "validation": self.validation,
+            "gates": self.gates,
+            "neurons": self.neurons,
+            "seconds": self.result["seconds"],
+            "date": self.date,
+            "curves": [{"network": strand.network or "result", "epochs": strand.lines} for strand in self.strands],
+            "plan": json.loads(self.plan.to_json()) if self.plan else None,
+            "affine": _said(self.affine),
+            "predicted": _said(self.predicted),
+            "measured": {name: cost_dict(cost) for name, cost in self.measured.items()},
+            "samples": _said(self.samples),
+        }
+
+
+def short_names(runs: Sequence[Run]) -> list[str]:
+    """The names of the folders, or their whole paths where that would leave two alike."""
+    short = [Path(run.name).resolve().name for run in runs]
+    return short if len(set(short)) == len(runs) else [run.name for run in runs]
+
+
+def _said(shown: Affine | Predicted | Samples | str) -> dict[str, Any] | str:
+    return shown if isinstance(shown, str) else shown.to_dict()
+
+
+def check(path: Path) -> None:
+    """See whether a folder holds a finished run; nothing else is read.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    folder = RunFolder(path)
+    check_finished(folder)
+    if not folder.result.is_file():
+        raise CheckpointError(
+            f"{path} has no result.json, so it is a part of a run or not finished: give the folder of a finished run"
+        )
+
+
+def find_images(path: Path, data_dir: Path | None) -> Examples | str:
+    """The test images of a run, or why there are none to show.
+
+    Raises:
+        DataError: They are not in the folder that was given.
+    """
+    if not RunFolder(path).images.is_file():
+        return OWN_DATA
+    recipe = load_recipe(RunFolder(path).recipe)
+    try:
+        return open_images(recipe, data_dir)
+    except DataError:
+        if data_dir is not None:
+            raise
+        return f"The test images of {recipe.data.name} are not here: give the folder that holds them with --data-dir."
+
+
+def read(path: Path, images: Examples | str) -> Run:
+    """Read a finished run.
+
+    Args:
+        path: The run folder, which has been checked.
+        images: Its test images, or why there are none.
+
+    Raises:
+        CheckpointError: A file is missing or damaged.
+    """
+    folder = RunFolder(path)
+    recipe = load_recipe(folder.recipe)
+    label = read_weights(folder.model)[1]
+    plan = Plan.load(folder.plan) if folder.plan.is_file() else None
+    result = _json(folder.result, json.loads)
+    base = (
+        str(path),
+        recipe,
+        {"neurons": plan.neurons if plan else result["gates"], **result},
+        _json(folder.environment, json.loads),
+        datetime.fromtimestamp(folder.result.stat().st_mtime, UTC).date().isoformat(),
+        _strands(path),
+        plan,
+    )
+    measured = read_measured(path)
+    if label.own:
+        return Run(*base, OWN_MODEL, OWN_MODEL, measured, OWN_MODEL)
+    network = load(path)
+    pairs = or_reason(lambda: affine.read(network, name=str(path), gates=result["gates"])) if plan else NOT_SHARED
+    predicted = or_reason(lambda: foresee(network, recipe, label.input_size))
+    return Run(*base, pairs, predicted, measured, images if isinstance(images, str) else look(network, images))
+
+
+def _strands(path: Path) -> tuple[Strand, ...]:
+    names = [name for name in ON_THE_WAY if RunFolder(path / name).metrics.is_file()]
+    folders = [(name, RunFolder(path / name)) for name in names] + [("", RunFolder(path))]
+    return tuple(Strand(name, _json(folder.metrics, _lines)) for name, folder in folders)
+
+
+def _lines(content: str) -> tuple[dict[str, Any], ...]:
+    lines = tuple(json.loads(line) for line in content.splitlines())
+    if not lines:
+        raise ValueError("no epoch")
+    return lines
+
+
+def _json(path: Path, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is missing or damaged: restore it from the machine that trained it") from error

@@ -1,0 +1,55 @@
+"""How every channel uses its gate: alpha over beta, a small panel for each site."""
+
+import torch
+
+from deepshare.study.affine import LINEAR, Affine, SiteAffine
+from deepshare.study.report.chart import Point, Scale, dots, legend, svg, text
+from deepshare.study.report.markup import Node, node, section
+
+SIDE, TOP, LEFT = 150.0, 36.0, 4.0
+
+
+def panels(affine: Affine | str) -> Node:
+    """The section."""
+    title = "How channels use their gates"
+    if isinstance(affine, str):
+        return section(title, affine)
+    limit = max(1.1 * max(float(torch.cat([s.alpha, s.beta]).abs().max()) for s in affine.sites), 0.1)
+    about = (
+        "A channel multiplies its input by alpha + beta where its gate is open and by beta where it is closed. "
+        f"All panels reach from \N{MINUS SIGN}{limit:.2g} to {limit:.2g}. In the grey area the gate "
+        f"hardly matters: {affine.linear_said.removeprefix('linear-like: ')} are there."
+    )
+    marks = legend(("affine prototype", "prototype"), ("affine replicate", "replicate"), ("relu", "a ReLU"))
+    drawn = node("div", *(_panel(site, limit) for site in affine.sites), class_="panels")
+    return section(title, about, marks, drawn)
+
+
+def _panel(site: SiteAffine, limit: float) -> Node:
+    x, y = Scale(-limit, limit, LEFT, LEFT + SIDE), Scale(-limit, limit, TOP + SIDE, TOP)
+    p = site.prototypes
+    points = list(zip(site.beta.tolist(), site.alpha.tolist(), strict=True))
+    counts = ((p, "prototype"), (len(points) - p, "replicate"))
+    said = ", ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
+    drawn = svg(TOP + SIDE + 4, f"alpha over beta of {site.site}", width=SIDE + 2 * LEFT, class_="affine")
+    drawn.append(text(site.site, LEFT, 14, "start", "site"))
+    drawn.append(text(said, LEFT, 29))
+    drawn.append(node("rect", x=LEFT, y=TOP, width=SIDE, height=SIDE, class_="frame"))
+    drawn.append(_linear_area(x, y, limit))
+    drawn.append(node("path", d=f"M{LEFT} {y.at(0):g}h{SIDE}M{x.at(0):g} {TOP}v{SIDE}", class_="axis"))
+    drawn.append(text("beta", LEFT + SIDE - 3, y.at(0) - 4, "end", "axis"))
+    drawn.append(text("alpha", x.at(0) + 4, TOP + 10, "start", "axis"))
+    if limit >= 1:
+        drawn.append(node("circle", cx=x.at(0), cy=y.at(1), r=5.0, class_="relu"))
+    for part, kind in ((points[p:], "affine replicate"), (points[:p], "affine prototype")):
+        if (marks := dots(((x.at(beta), y.at(alpha)) for beta, alpha in part), kind)) is not None:
+            drawn.append(marks)
+    return drawn
+
+
+def _linear_area(x: Scale, y: Scale, limit: float) -> Node:
+    # The larger factor is beta where the signs of alpha and beta differ, and alpha + beta where they agree.
+    apart, alike = LINEAR * limit, LINEAR / (1 - LINEAR) * limit
+    corners: list[Point] = [(-limit, apart), (0, 0), (limit, alike), (limit, -apart), (0, 0), (-limit, -alike)]
+    path = "M" + "L".join(f"{x.at(beta):.1f} {y.at(alpha):.1f}" for beta, alpha in corners) + "z"
+    return node("path", d=path, class_="linear")

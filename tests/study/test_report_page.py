@@ -1,0 +1,260 @@
+"""The page itself: parsed, and held against the runs."""
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from deepshare.data import ImageSet
+from deepshare.private.result import Cost, Layer, Part
+from deepshare.private.show import size
+from deepshare.sharing.gates import prototype_of
+from deepshare.study import paper, report
+from deepshare.study.report import Run
+from deepshare.study.report.cost import ENGINE, Predicted, sent
+from deepshare.study.report.frontier import colour
+from deepshare.study.report.samples import Examples, look
+from deepshare.training.recipe import load_recipe
+from tests.study.report_pages import Element, parse
+
+
+@pytest.fixture(scope="module")
+def shared(tiny_run: Path) -> Run:
+    return report.read([tiny_run])[0]
+
+
+@pytest.fixture(scope="module")
+def plain(plain_run: Path) -> Run:
+    return report.read([plain_run])[0]
+
+
+@pytest.fixture(scope="module")
+def page(shared: Run) -> Element:
+    return parse(report.page([shared]))
+
+
+@pytest.fixture(scope="module")
+def both(shared: Run, plain: Run) -> Element:
+    return parse(report.page([shared, plain]))
+
+
+@pytest.mark.parametrize("name", ["page", "both"])
+def test_nothing_is_fetched(request: pytest.FixtureRequest, name: str) -> None:
+    shown: Element = request.getfixturevalue(name)
+    assert not [one for one in shown if one.tag in ("script", "link", "iframe", "object", "embed", "base", "use")]
+    for one in shown:
+        for key, value in one.attributes.items():
+            if key in ("href", "src"):
+                assert value is not None and value.startswith(("#", "data:image/png;base64,"))
+            assert "://" not in (value or ""), (one.tag, key)
+            assert "url(" not in (value or ""), (one.tag, key)
+    style = shown.find("style")[0].text
+    assert "url(" not in style and "@import" not in style and "://" not in style
+
+
+def test_the_head_says_the_runs_own_figures(page: Element, shared: Run) -> None:
+    tiles = [(tile.find("strong")[0].text, tile.find("span")[0].text) for tile in page.find("div", "tile")]
+    assert tiles[0] == (f"{shared.score:.2%}", "of 300 test images right")
+    assert tiles[1] == (f"{shared.gates:,}", f"gates of {shared.neurons:,} ReLUs ({shared.gates / shared.neurons:.2%})")
+    assert tiles[2][0] == "7"
+    facts = {one.find("dt")[0].text: one.find("dd")[0].text for one in page.find("dl")[0].find("div")}
+    assert facts["data"] == "digits"
+    assert facts["network"] == "resnet18 (depth 10, width 8, channels 1)"
+    assert page.find("h1")[0].text == shared.recipe.about
+
+
+def test_every_prototype_is_a_cell_and_every_other_channel_a_replicate(page: Element, shared: Run) -> None:
+    assert shared.plan is not None
+    groups = page.find("g", "group")
+    assert len(groups) == len(shared.plan.groups)
+    for drawn, group in zip(groups, shared.plan.groups, strict=True):
+        assert len(drawn.find("rect", "prototype")) == group.prototypes
+        replicates = sum(int(one.attributes["data-channels"] or 0) for one in drawn.find("path", "replicate"))
+        assert replicates == sum(site.channels for site in group.sites) - group.prototypes
+        assert len(drawn.find("path", "arrow")) == len(group.followers)
+        assert [one.text for one in drawn.find("text", "site")] == [site.name for site in group.sites]
+        assert drawn.find("text", "gates")[0].text == f"{group.gates:,} gates"
+
+
+def test_a_replicate_has_the_colour_of_its_prototype(page: Element, shared: Run) -> None:
+    assert shared.plan is not None
+    group, drawn = shared.plan.groups[-1], page.find("g", "group")[-1]
+    colours = [one.attributes["style"] for one in drawn.find("rect", "prototype")]
+    assert len(set(colours)) == group.prototypes > 2
+    pi = prototype_of(group.leader.channels, group.prototypes, shared.plan.mapping)
+    for path in drawn.find("path", "replicate"):
+        number = colours.index(path.attributes["style"])
+        leads = path.find("title")[0].text.startswith(f"{group.leader.name}:")
+        assert int(path.attributes["data-channels"] or 0) == int((pi == number).sum()) - leads
+        moves = re.findall(r"M([\d.]+) ", path.attributes["d"] or "")
+        assert len(moves) == int(path.attributes["data-channels"] or 0)
+
+
+def test_curves_have_a_point_for_every_epoch(page: Element, shared: Run) -> None:
+    curves = page.part("How it was trained")
+    phases = [(band.find("title")[0].text, band.find("text")[0].text) for band in curves.find("g", "band")]
+    assert phases == [
+        ("teacher: 1 epochs", "teacher"),
+        ("gelu: 2 epochs", "gelu"),
+        ("switch: 2 epochs", "switch"),
+        ("finetune: 2 epochs", "finetune"),
+    ]
+    hard = curves.find("path", "gates")
+    assert len(hard) == 1  # the teacher has no gates
+    places = [[float(number) for number in pair.split()] for pair in (hard[0].attributes["d"] or "")[1:].split("L")]
+    shares = [line["hard_share"] for line in shared.strands[-1].lines]
+    low, high = places[0][1], places[-1][1]
+    assert [(low - y) / (low - high) for _, y in places] == pytest.approx(shares, abs=1e-2)
+    assert f"validation accuracy {shared.validation:.2%}" in curves.text
+
+
+def test_bars_say_what_groups_spend(page: Element, shared: Run) -> None:
+    assert shared.plan is not None
+    rows = page.part("Where the gates are spent").rows()
+    assert [(row[0], row[2], row[4]) for row in rows] == [
+        (group.leader.name, f"{group.gates:,}", f"{sum(site.neurons for site in group.sites):,}")
+        for group in shared.plan.groups
+    ]
+
+
+def test_every_channel_is_a_dot(page: Element, shared: Run) -> None:
+    assert shared.plan is not None
+    panels = page.part("How channels use their gates").find("svg", "affine")
+    assert len(panels) == len(shared.plan.sites)
+    for kind, count in (
+        ("prototype", sum(group.prototypes for group in shared.plan.groups)),
+        ("replicate", sum(site.channels for site in shared.plan.sites) - sum(g.prototypes for g in shared.plan.groups)),
+    ):
+        dots = sum((path.attributes["d"] or "").count("h0") for panel in panels for path in panel.find("path", kind))
+        assert dots == count
+
+
+def test_costs_are_in_the_tables(page: Element, shared: Run) -> None:
+    assert isinstance(shared.predicted, Predicted)
+    part = page.part("What private inference costs")
+    rows = part.rows()
+    for network, costs, row in (
+        ("this one", shared.predicted.costs, rows[0]),
+        ("plain", shared.predicted.plain, rows[1]),
+    ):
+        cost = costs[ENGINE]
+        assert isinstance(cost, Cost)
+        online, offline = size(sent(cost.online)), size(sent(cost.offline))
+        expected = [network, online, offline, f"{cost.online.rounds:,}", f"{cost.online.comparisons:,}"]
+        assert row[1:6] == expected
+    layers = part.find("details")[0].rows()
+    cost = shared.predicted.costs[ENGINE]
+    assert isinstance(cost, Cost)
+    shown = {row[0]: (int(row[2]), row[4], row[6]) for row in layers}
+    for layer, before in zip(cost.layers, shared.predicted.offline, strict=True):
+        if sent(layer.part) or before:
+            assert shown.pop(layer.name) == (layer.part.rounds, size(sent(layer.part)), size(before))
+    assert shown == {}
+
+
+def test_what_was_measured_is_shown(shared: Run) -> None:
+    cost = Cost("gateshare", 4, (Layer("fc", "Linear", Part(0, 10, 20, 0, 3, 7)),), Part(dealer_bytes=5), seconds=2.5)
+    tables = parse(report.page([replace(shared, measured={"evening": cost})])).find("table", "measured")
+    assert [cell.text for cell in tables[0].find("td")] == [
+        *("evening", "gateshare", "4", "2.50", "30 B", "5 B", "3", "7", "")
+    ]
+
+
+def test_samples_are_cards(page: Element, shared: Run) -> None:
+    assert not isinstance(shared.samples, str)
+    cards = page.part("What it says of test images").find("figure", "card")
+    samples = (*shared.samples.first, *shared.samples.mistakes)
+    assert len(cards) == len(samples)
+    for card, sample in zip(cards, samples, strict=True):
+        guess, sure = sample.guesses[0]
+        assert card.find("div", "guess")[0].text == f"{guess} {sure:.1%}"
+        assert ("right" in card.classes) == sample.right
+        assert len(card.find("img")) == 1
+    assert f"Of the first 256 test images {256 - shared.samples.wrong} are right." in page.text
+
+
+def test_a_plain_run_has_no_plan_and_no_alpha(plain: Run) -> None:
+    shown = parse(report.page([plain]))
+    titles = [one.text for one in shown.find("h3")]
+    assert "Who shares which gates" not in titles
+    assert "How channels use their gates" not in titles
+    assert f"All {plain.neurons:,} ReLUs are there." in shown.text
+
+
+def test_several_runs_are_side_by_side(both: Element, shared: Run, plain: Run) -> None:
+    rows = both.part("Side by side").rows()
+    for row, run in zip(rows, (shared, plain), strict=True):
+        assert (row[0], row[4], row[6]) == (run.name, f"{run.gates:,}", f"{run.score:.2%}")
+    targets = {link.attributes["href"] for link in both.find("a")}
+    assert targets == {f"#{one.attributes['id']}" for one in both.find("article")}
+    assert len(both.find("path", "ours")) == 2
+    assert [one.text for one in both.find("h2")] == [shared.name, plain.name]
+
+
+def test_names_are_escaped(tiny_run: Path, tmp_path: Path) -> None:
+    name = """a<script>"&'b"""
+    run = tmp_path / name
+    shutil.copytree(tiny_run, run)
+    recipe = (run / "recipe.toml").read_text()
+    about = "<img src=x onerror=alert(1)> & </title><b>"
+    (run / "recipe.toml").write_text(re.sub(r'about = ".*"', f'about = "{about}"', recipe))
+    report.write([run], tmp_path / "page.html")
+    shown = parse((tmp_path / "page.html").read_text())
+    assert not shown.find("script")
+    assert shown.find("h1")[0].text == about
+    assert shown.find("text", "ours")[0].text == name
+    assert not [one for one in shown if "onerror" in one.attributes]
+
+
+def test_the_papers_points_are_beside_ours(shared: Run) -> None:
+    recipe = load_recipe("cifar100-resnet18-6k")
+    shown = parse(report.page([replace(shared, recipe=recipe)]))
+    results = paper.load().find("resnet18", "cifar100")
+    assert results is not None
+    titles = [circle.find("title")[0].text for circle in shown.find("circle", "paper")]
+    assert titles == [
+        f"{row.method}, ResNet-18: {row.score:g}% with {row.gates_k:g}K ReLUs (table 1)" for row in results.rows
+    ]
+    assert f"The paper's ResNet-18 has 491,520 ReLUs, the one trained here {shared.neurons:,}" in shown.text
+    rows = shown.part("Accuracy against gates").find("details")[0].rows()
+    assert rows[-1] == ["DeepShare", "6", "76.13"]
+    full = replace(shared, recipe=recipe, result={**shared.result, "neurons": 491_520})
+    assert "another size" not in report.page([full])
+
+
+def test_every_method_of_the_paper_has_a_colour() -> None:
+    style = (Path(report.__file__).parent / "style.css").read_text()
+    for method in paper.load().methods:
+        assert re.search(rf"^\.{colour(method)} {{", style, re.MULTILINE), method
+
+
+def test_runs_on_two_data_sets_have_two_charts(shared: Run, plain: Run) -> None:
+    other = replace(plain, recipe=load_recipe("cifar100-resnet18"))
+    shown = parse(report.page([shared, other]))
+    assert [one.text for one in shown.find("h3")].count("Accuracy against gates") == 2
+
+
+class Bright(nn.Module):
+    """Says class 1 where the first channel is bright, class 0 elsewhere."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.stack([-images[:, 0], images[:, 0]], 1)
+
+
+def test_scenes_show_image_truth_and_prediction(shared: Run) -> None:
+    images = torch.zeros(4, 3, 6, 8, dtype=torch.uint8)
+    images[:, :, :, 4:] = 255
+    labels = torch.zeros(4, 6, 8, dtype=torch.uint8)
+    labels[:, :, 6:] = 1  # two of four bright columns
+    labels[:, 0] = 255
+    source = ImageSet("scenes", images, labels, ("dark", "bright"), (0.5,) * 3, (0.5,) * 3, ignore=255)
+    samples = look(Bright(), Examples(source, None))
+    assert samples.looked == len(samples.scenes) == 3
+    assert [scene.accuracy for scene in samples.scenes] == [0.75] * 3
+    shown = parse(report.page([replace(shared, samples=samples)])).part("What it says of test images")
+    assert [len(figure.find("img")) for figure in shown.find("figure", "scene")] == [3] * 3
+    assert "75.0% of its pixels right" in shown.text
