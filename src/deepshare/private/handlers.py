@@ -24,7 +24,7 @@ from deepshare.private.program import (
     Reshape,
     SharedActivation,
 )
-from deepshare.sharing.gates import GateCell, SharedReLU
+from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
 
 Pair = int | Sequence[int]
 
@@ -278,7 +278,7 @@ CURES = {
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one operation as a whole."""
-    return isinstance(module, SharedReLU | MaskedReLU | GatedPolynomial)
+    return isinstance(module, GateModule | MaskedReLU | GatedPolynomial)
 
 
 def activation(module: nn.Module, call: Call, leaders: dict[GateCell, int], number: int) -> Operation:
@@ -299,10 +299,12 @@ def activation(module: nn.Module, call: Call, leaders: dict[GateCell, int], numb
             return GatedActivation(call.name, call.inputs, call.shape, module.mask.bool().reshape(call.shape))
         case GatedPolynomial():
             return _polynomial(module, call)
-    raise AssertionError(module)
+    raise call.refuse(f"{type(module).__name__}, which no engine knows", "take a method with gates of single neurons")
 
 
 def _shared(module: SharedReLU, call: Call, leaders: dict[GateCell, int], number: int) -> Operation:
+    if module.patch > 1:
+        raise call.refuse("its gates are shared over patches, which no engine does", "plan without patches")
     if module.cell.phase != "hard":
         raise call.refuse("its gates are not all hard", "finish the switch")
     if module.position == 0:
