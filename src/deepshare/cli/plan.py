@@ -50,7 +50,7 @@ def plan(
         per_block: Share across layers only within a residual block.
         patch: Side of square patches whose neurons share a gate, too.
         cost: Predict what private inference costs with this engine, beside the network with all its ReLUs: crypten,
-            spu-cheetah or spu-semi2k.
+            gateshare, spu-cheetah or spu-semi2k.
         out: File to write the plan to.
         recipe: How to train, and on which data.
         run: Folder for the training; its snl/counts.json can be given to --allocate another time.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 private = App(name="private", help="Run a trained network on images without showing either to the other party.")
 
-Engines = Annotated[str, Parameter(name=["--engine", "-e"], help="crypten, spu-cheetah or spu-semi2k.")]
+Engines = Annotated[str, Parameter(name=["--engine", "-e"], help="crypten, gateshare, spu-cheetah or spu-semi2k.")]
 Provider = Annotated[
     str | None,
     Parameter(help="Who makes crypten's random triples: tfp (the server itself, the default) or ttp (a third party)."),
