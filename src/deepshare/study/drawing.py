@@ -34,6 +34,11 @@ def save(name: str, content: Mapping[str, Any], draw: Callable[[], Figure], fold
     versions = {"deepshare": __version__, "torch": torch.__version__, "python": platform.python_version()}
     record = {"study": name, "command": command, "versions": versions, **content}
     write_atomically(folder / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
+    save_figure(name, draw, folder)
+
+
+def save_figure(name: str, draw: Callable[[], Figure], folder: Path) -> None:
+    """Write a figure as SVG and PNG, into an existing folder."""
     # Without a date and with a fixed salt, the same result is the same file.
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
         figure = draw()

@@ -1,0 +1,143 @@
+"""`deepshare compare`: the methods of a study, run one after the other, and their results so far."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from deepshare.cli.options import Flag, Json
+from deepshare.errors import DeepShareError, RecipeError
+
+if TYPE_CHECKING:
+    from deepshare.study.compare.outcome import Outcome
+    from deepshare.study.compare.queue import Queue
+
+
+def compare(
+    *,
+    study: str,
+    show: Flag = False,
+    show_list: Annotated[Flag, Parameter(name="--list")] = False,
+    dry_run: Flag = False,
+    only: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    minutes: float | None = None,
+    limit: int | None = None,
+    teacher: Path | None = None,
+    out: Path | None = None,
+    work: Path | None = None,
+    data_dir: Path | None = None,
+    download: Flag = False,
+    as_json: Json = False,
+) -> None:
+    """Compare methods on one network and one data set: run what a study still has to run, and show its results.
+
+    Runs go one after the other; each result is one JSON file. Started again
+    after a kill, it goes on where it was, and skips what has a result. After
+    every run it writes the page README.md and the plots beside the results.
+
+    Args:
+        study: The name of a study (small, digits) or a TOML file.
+        show: Run nothing: show the results so far, and write the page and the plots.
+        show_list: Run nothing: list which runs are finished, running and open.
+        dry_run: Train one batch of every phase of every method, and keep nothing.
+        only: Run this method only, and the teacher; several are --only A --only B.
+        minutes: Start no run that would probably not be finished within so many minutes from now.
+        limit: Do at most so many runs.
+        teacher: The run folder of a trained plain network to learn from; by default it is trained first.
+        out: Folder of results; by default results/compare/STUDY.
+        work: Folder of run folders; by default runs/compare/STUDY.
+        data_dir: Where data sets are.
+        download: Fetch a data set that is not there.
+    """
+    if show + show_list + dry_run > 1:
+        raise DeepShareError("give only one of --show, --list and --dry-run")
+    from deepshare.study.compare.queue import Queue
+    from deepshare.study.compare.recipes import load_study
+    from deepshare.study.compare.run import Place
+
+    chosen = load_study(study)
+    unknown = [method for method in only if method not in chosen.methods]
+    if unknown:
+        raise RecipeError(f"--only {unknown[0]}: the study {chosen.name} has {', '.join(chosen.methods)}")
+    place = Place(work or Path("runs/compare") / chosen.name, data_dir, download, teacher)
+    queue = Queue(chosen, out or Path("results/compare") / chosen.name, place)
+    if show_list:
+        list_runs(queue, as_json)
+    elif dry_run:
+        try_all(queue, only, as_json)
+    else:
+        if not show:
+            run_queue(queue, only, minutes, limit)
+        show_results(queue, as_json)
+
+
+def run_queue(queue: "Queue", only: tuple[str, ...], minutes: float | None, limit: int | None) -> None:
+    """Run what is open, telling on stderr."""
+    from deepshare.cli.progress import make_reporter
+    from deepshare.study.compare.queue import Limits
+    from deepshare.study.compare.results import save
+
+    def tell(outcome: "Outcome") -> None:
+        save(queue.study, queue.outcomes(), queue.out)
+        print(f"{outcome.job.name}: {describe(outcome)}", file=sys.stderr, flush=True)
+
+    if queue.run(Limits(minutes, limit, only), make_reporter, tell) == "stopped":
+        print("stopped before the next run, as asked; the same command goes on", file=sys.stderr)
+
+
+def show_results(queue: "Queue", as_json: bool) -> None:
+    """Print the results so far, and write the page and the plots."""
+    from deepshare.study.compare.page import as_text, tables
+    from deepshare.study.compare.queue import make_folder
+    from deepshare.study.compare.results import save
+
+    outcomes = queue.outcomes()
+    make_folder(queue.out, "--out")
+    save(queue.study, outcomes, queue.out)
+    if as_json:
+        found = [row.to_dict() for _, rows in tables(queue.study, outcomes) for row in rows]
+        print(json.dumps({"study": queue.study.name, "rows": found}, indent=1))
+    else:
+        print(f"{as_text(queue.study, outcomes)}\n\nwritten to {queue.out}/README.md")
+
+
+def list_runs(queue: "Queue", as_json: bool) -> None:
+    """Print what has become of every run."""
+    from deepshare.sharing.table import table
+    from deepshare.study.compare.page import progress
+
+    states = list(queue.states())
+    if as_json:
+        print(json.dumps([{"run": job.name, "state": state} for job, state, _ in states], indent=1))
+        return
+    rows = [(job.name, state, describe(outcome) if outcome else "") for job, state, outcome in states]
+    known = queue.outcomes()
+    left = sum(queue.minutes(job, known) for job, _, outcome in states if outcome is None)
+    print(table(("run", "state", ""), rows, "<<<"))
+    print(f"{progress(queue.study, known)} What is left takes about {left / 60:.1f} h.")
+
+
+def try_all(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
+    """Train one batch of everything, and print what can be run."""
+    from deepshare.study.compare.jobs import kinds
+    from deepshare.study.compare.run import dry_run
+
+    found: list[dict[str, Any]] = []
+    for job in kinds(queue.study):
+        if only and job.method not in only:
+            continue
+        reason = dry_run(queue.study, job, queue.place)
+        found.append({"run": job.name, "refused": reason})
+        if not as_json:
+            print(f"{job.name}: {reason or 'every phase runs'}", flush=True)
+    if as_json:
+        print(json.dumps(found, indent=1))
+
+
+def describe(outcome: "Outcome") -> str:
+    """An outcome in a few words."""
+    if outcome.run is None:
+        return f"no result: {outcome.refused}"
+    return f"{outcome.run.test:.2f}% with {outcome.run.gates:,} gates in {outcome.run.seconds / 60:.1f} min"

@@ -1,0 +1,1 @@
+"""Methods compared on one network and one data set: equal epochs, one teacher, one way of counting."""

@@ -1,0 +1,132 @@
+"""What a run of a study ended with, as one small JSON file, and whether such files belong together."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from deepshare.errors import CheckpointError
+from deepshare.files import write_atomically
+from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.recipes import checksum, is_path, recipe_of
+from deepshare.training.listing import Finished
+from deepshare.training.recipe import differences, load_recipe
+from deepshare.training.sections import Section
+
+
+class Private(Section):
+    """What private inference of one image costs, predicted: bytes that a party sends, and rounds."""
+
+    engine: str
+    sent: int
+    rounds: int
+
+
+class Outcome(Section):
+    """The end of a run.
+
+    Attributes:
+        study: The study that it belongs to.
+        method: See Job.
+        data: See Job.
+        budget: See Job.
+        seed: See Job.
+        definition: The checksum of its recipe.
+        teacher: That of its teacher's recipe; its own for the teacher.
+        given: Whether it is a teacher that was trained elsewhere.
+        refused: Why there is no result: the method cannot do it, or training diverged.
+        run: The result.
+        cut_from: Gates that the search left, where they were above the budget and cut by rank.
+        private: What private inference costs; None where no engine knows the network.
+    """
+
+    study: str
+    method: str
+    data: str
+    budget: int | None = None
+    seed: int
+    definition: str
+    teacher: str
+    given: bool = False
+    refused: str | None = None
+    run: Finished | None = None
+    cut_from: int | None = None
+    private: Private | None = None
+
+    @property
+    def job(self) -> Job:
+        """The run."""
+        return Job(self.method, self.data, self.budget, self.seed)
+
+
+Outcomes = Mapping[Job, Outcome]
+
+
+def write(outcome: Outcome, folder: Path) -> None:
+    """Write an outcome into the folder of results."""
+    known = {key: value for key, value in outcome.model_dump(mode="json").items() if value is not None}
+    text = json.dumps(known, indent=1)
+    write_atomically(folder / f"{outcome.job.name}.json", f"{text}\n".encode())
+
+
+def read_all(study: Study, folder: Path) -> dict[Job, Outcome]:
+    """Read the outcomes that there are so far.
+
+    Raises:
+        CheckpointError: A file is damaged, or belongs to another study, definition or teacher.
+    """
+    files = sorted(folder.glob("*.json"))
+    outcomes = {outcome.job: outcome for outcome in (_read(study, file) for file in files)}
+    for job, outcome in outcomes.items():
+        teacher = teacher_of(study, job.data, outcomes)
+        if outcome.teacher != teacher:
+            raise CheckpointError(
+                f"{folder / job.name}.json learned from another teacher than the study's: "
+                "give results with another teacher an --out of their own"
+            )
+    return outcomes
+
+
+def teacher_of(study: Study, data: str, outcomes: Outcomes) -> str:
+    """The checksum of the teacher that runs on some images learn from."""
+    job = Job(TEACHER, data)
+    return outcomes[job].definition if job in outcomes else checksum(recipe_of(study, job))
+
+
+def _read(study: Study, file: Path) -> Outcome:
+    try:
+        outcome = Outcome.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise CheckpointError(
+            f"{file} is damaged ({_wrong(error)}): restore it, or delete it and its run is done again"
+        ) from None
+    problem = _problem(study, outcome, file)
+    if problem:
+        raise CheckpointError(f"{file} {problem}: give another --out, or delete it and its run is done again")
+    return outcome
+
+
+def _wrong(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return ": ".join([*(".".join(map(str, first["loc"])),) * bool(first["loc"]), first["msg"]])
+
+
+def _problem(study: Study, outcome: Outcome, file: Path) -> str | None:
+    job = outcome.job
+    if outcome.study != study.name:
+        return f"is a result of the study {outcome.study}, not of {study.name}"
+    if file.stem != job.name:
+        return f"holds the result of {job.name}"
+    if job.data not in study.data or (job.method != TEACHER and job.method not in study.methods):
+        return f"is a result of {job.method} on {job.data}, which the study no longer has"
+    recipe = recipe_of(study, job)
+    if outcome.given or outcome.definition == checksum(recipe):
+        return None
+    now = {key: new for key, (_, new) in differences(load_recipe(study.base), recipe).items()}
+    then = now if outcome.run is None else outcome.run.overrides
+    keys = [key for key in {**then, **now} if then.get(key) != now.get(key) and not is_path(key)]
+    said = "; ".join(f"{key} was {then.get(key)} and is {now.get(key)}" for key in keys[:3])
+    return f"was run by another definition of the study ({said or f'{study.base} has changed'})"

@@ -1,0 +1,117 @@
+"""The results of a study so far as text, and as the page that stands beside them."""
+
+from collections.abc import Iterator, Sequence
+
+from deepshare.sharing.table import table
+from deepshare.study import paper
+from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.jobs import jobs, undecided
+from deepshare.study.compare.outcome import Outcomes
+from deepshare.study.compare.rows import ALIGN, HEADER, Row, rows
+
+ABLATION_HEADER = ("", "ours", "difference", "paper", "difference")
+
+
+def as_text(study: Study, outcomes: Outcomes) -> str:
+    """Everything for a terminal."""
+    parts = [f"{study.name}: {progress(study, outcomes)}"]
+    for data, found in tables(study, outcomes):
+        parts.append(f"{study.data[data].title}\n\n{table(HEADER, [row.cells for row in found], ALIGN)}")
+        parts += ["\n".join(notes(study, found))]
+    if ablated := ablations(study, outcomes):
+        parts.append(f"{_ablation_title(study)}\n\n{table(ABLATION_HEADER, ablated, '<>>>>')}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str]) -> str:
+    """The page.
+
+    Args:
+        study: The study.
+        outcomes: What there is so far.
+        figures: The images that there is a figure of, `pareto-NAME.svg`.
+    """
+    command = f"deepshare compare --study {study.name}"
+    parts = [f"# Study {study.name}", study.about.strip(), _rules(study, outcomes)]
+    parts.append(f"{progress(study, outcomes)} This page is written by `{command} --show`, and runs by `{command}`.")
+    for data, found in tables(study, outcomes):
+        parts += [f"## {study.data[data].title}", _markdown(HEADER, [row.cells for row in found], ALIGN)]
+        parts += ["\n".join(f"- {note}" for note in notes(study, found))]
+        parts += [f"![Accuracy over gates](pareto-{data}.svg)"] if data in figures else []
+    if ablated := ablations(study, outcomes):
+        parts += [f"## {_ablation_title(study)}", _markdown(ABLATION_HEADER, ablated, "<>>>>")]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def tables(study: Study, outcomes: Outcomes) -> Iterator[tuple[str, list[Row]]]:
+    """Images that there are results for, with their rows."""
+    for data in study.data:
+        if found := rows(study, outcomes, data):
+            yield data, found
+
+
+def progress(study: Study, outcomes: Outcomes) -> str:
+    """How much is done, in a sentence or two."""
+    every = jobs(study, outcomes)
+    done = sum(job in outcomes for job in every)
+    later = [part.about for part in undecided(study, outcomes)]
+    more = f" Chosen when these are finished: {'; '.join(later)}." if later else ""
+    return f"{done} of {len(every)} runs are finished.{more}"
+
+
+def notes(study: Study, found: Sequence[Row]) -> list[str]:
+    """What readers should know: the methods' own notes, what was cut by rank, and why results are missing."""
+    entries = {row.method: study.methods[row.method] for row in found if row.method != TEACHER}
+    said = [f"{entry.title}: {entry.note}" for entry in entries.values() if entry.note]
+    for row in found:
+        cut = [outcome.cut_from for outcome in row.outcomes if outcome.cut_from]
+        if cut:
+            left = f"{min(cut):,}" if min(cut) == max(cut) else f"{min(cut):,} to {max(cut):,}"
+            said.append(f"{row.title} at {row.budget:,}: the search left {left} gates, and these were cut by rank.")
+        if row.refused:
+            where = "" if row.budget is None else f" at {row.budget:,}"
+            said.append(f"{row.title}{where}, no result: {row.refused}")
+    return said
+
+
+def ablations(study: Study, outcomes: Outcomes) -> list[tuple[str, ...]]:
+    """Our ablations beside the paper's, each with its difference from the full method."""
+    if study.published is None:
+        return []
+    budget, data = study.published.ablations_at, next(iter(study.data))
+    ours = {row.method: row for row in rows(study, outcomes, data) if row.budget == budget and row.runs}
+    named = {entry.ablation: ours[name] for name, entry in study.methods.items() if entry.ablation and name in ours}
+    published = paper.load().ablations.rows
+    full = published[0]
+    if full.method not in named or len(named) < 2:
+        return []
+    lines: list[tuple[str, ...]] = []
+    for theirs in published:
+        row = named.get(theirs.method)
+        difference = "" if row is None else f"{row.test.mean - named[full.method].test.mean:+.2f}"
+        figure = "not run yet" if row is None else str(row.test)
+        lines.append((theirs.method, figure, difference, f"{theirs.score:.2f}", f"{theirs.score - full.score:+.2f}"))
+    return lines
+
+
+def _ablation_title(study: Study) -> str:
+    theirs = paper.load().ablations
+    ours = study.published.ablations_at if study.published else 0
+    return f"Ablations at {ours:,} gates, beside the paper's at {theirs.gates_k:g}K gates of its larger network"
+
+
+def _rules(study: Study, outcomes: Outcomes) -> str:
+    teachers = [outcomes[job] for job in (Job(TEACHER, data) for data in study.data) if job in outcomes]
+    lengths = {sum(outcome.run.epochs.values()) for outcome in teachers if outcome.run}
+    before = f", after the {' or '.join(map(str, sorted(lengths)))} epochs of the teacher" if lengths else ""
+    return (
+        f"Every method has {study.epochs} epochs of its own{before}, which all learn from and may start from. "
+        "Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With several "
+        "seeds it is the mean ± the standard deviation. Bytes and rounds are those of one image in private inference "
+        f"with {study.engine}, predicted."
+    )
+
+
+def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> str:
+    sides = ["---:" if side == ">" else "---" for side in align]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, sides, *lines))

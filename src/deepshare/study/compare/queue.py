@@ -1,0 +1,176 @@
+"""All runs of a study one after the other, without those that were finished before."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from deepshare.errors import CheckpointError
+from deepshare.study.compare import outcome as outcomes_of
+from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.jobs import jobs
+from deepshare.study.compare.outcome import Outcome, Outcomes
+from deepshare.study.compare.run import Place, check_teacher, run
+from deepshare.training.folder import RunFolder
+from deepshare.training.progress import Reporter
+
+State = Literal["finished", "refused", "running", "begun", "open"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Attributes:
+        minutes: No run is started that would probably end later; None is no limit.
+        runs: Runs that are done at most.
+        methods: Run these only, and the teacher; empty is all.
+    """
+
+    minutes: float | None = None
+    runs: int | None = None
+    methods: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The runs of a study.
+
+    Attributes:
+        study: The study.
+        out: The folder of results.
+        place: Where it is run.
+    """
+
+    study: Study
+    out: Path
+    place: Place
+
+    def outcomes(self) -> dict[Job, Outcome]:
+        """What there is so far; see `outcome.read_all`."""
+        return outcomes_of.read_all(self.study, self.out)
+
+    def run(
+        self, limits: Limits, make_reporter: Callable[[], Reporter], tell: Callable[[Outcome], None]
+    ) -> Literal["finished", "stopped"]:
+        """Run what is open.
+
+        Args:
+            limits: When to stop.
+            make_reporter: Makes who is told of a run while it goes on.
+            tell: Is told of every outcome, which is already written.
+
+        Returns:
+            Whether all is done that the limits do not exclude.
+
+        Raises:
+            CheckpointError: Another queue is at work, a file is damaged or the teacher does not fit.
+            DataError: The data is missing.
+        """
+        self._check_teacher()
+        make_folder(self.out, "--out")
+        began, done = time.monotonic(), 0
+        with self._alone():
+            while job := self._next(limits):
+                spent = (time.monotonic() - began) / 60
+                late = limits.minutes is not None and spent + self.minutes(job, self.outcomes()) > limits.minutes
+                if late or done == limits.runs:
+                    return "stopped"
+                tell(self._run(job, make_reporter()))
+                done += 1
+        return "finished"
+
+    def _check_teacher(self) -> None:
+        given = self.place.teacher and check_teacher(self.study, self.place.teacher)
+        for outcome in self.outcomes().values():
+            before = outcome.teacher if outcome.given else None
+            if outcome.method == TEACHER and before != given:
+                was = "one that was given with --teacher" if before else "one that the study trained"
+                raise CheckpointError(
+                    f"the results in {self.out} learned from {was}: use the same again, or give another --out"
+                )
+
+    def _run(self, job: Job, reporter: Reporter) -> Outcome:
+        self._marker.write_text(job.name)
+        known = self.outcomes()
+        every = jobs(self.study, known)
+        place = f"{every.index(job) + 1} of {len(every)}"
+        reporter.note(f"{job.name} ({place}, about {self.minutes(job, known):.1f} min)")
+        try:
+            outcome = run(self.study, job, self.place, reporter)
+        finally:
+            reporter.end()
+            self._marker.unlink(missing_ok=True)
+        outcomes_of.write(outcome, self.out)
+        return outcome
+
+    def _next(self, limits: Limits) -> Job | None:
+        known = self.outcomes()
+        wanted = (*limits.methods, TEACHER) if limits.methods else None
+        still = (job for job in jobs(self.study, known) if job not in known)
+        return next((job for job in still if wanted is None or job.method in wanted), None)
+
+    def minutes(self, job: Job, known: Outcomes) -> float:
+        """How long a run will take, as the longest one of its method, or else of any method, on the same images."""
+        runs = [(o.method, o.run.seconds) for o in known.values() if o.run and o.data == job.data]
+        alike = [seconds for method, seconds in runs if method == job.method] or [seconds for _, seconds in runs]
+        return max(alike) / 60 if alike else self.study.data[job.data].minutes
+
+    def states(self) -> Iterator[tuple[Job, State, Outcome | None]]:
+        """Every run with what has become of it, in the order of the queue."""
+        known = self.outcomes()
+        running = self._running()
+        for job in jobs(self.study, known):
+            yield job, self._state(job, known, running), known.get(job)
+
+    def _state(self, job: Job, known: Outcomes, running: str | None) -> State:
+        if job in known:
+            return "refused" if known[job].refused else "finished"
+        if job.name == running:
+            return "running"
+        return "begun" if RunFolder(self.place.work / job.name).metrics.exists() else "open"
+
+    @property
+    def _marker(self) -> Path:
+        return self.place.work / "running"
+
+    def _running(self) -> str | None:
+        """The name of the run that a queue is at now; after a kill nobody holds the lock."""
+        if not self.place.work.is_dir():
+            return None
+        try:
+            with self._lock.acquire(timeout=0):
+                return None
+        except Timeout:
+            return self._marker.read_text() if self._marker.exists() else None
+
+    @property
+    def _lock(self) -> FileLock:
+        return FileLock(self.place.work / "queue.lock")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        make_folder(self.place.work, "--work")
+        try:
+            with self._lock.acquire(timeout=0):
+                yield
+        except Timeout:
+            raise CheckpointError(
+                f"another queue is at work in {self.place.work}: wait for it, or give another --work"
+            ) from None
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    """Make a folder unless it is there.
+
+    Raises:
+        CheckpointError: It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot make the folder {folder}: {error.strerror}: give another {flag}") from None

@@ -1,0 +1,106 @@
+"""Studies as files, and the recipe of each of their runs."""
+
+import hashlib
+import json
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from deepshare.errors import RecipeError
+from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.training.recipe import Recipe, changed, flat, load_recipe
+from deepshare.training.recipe_keys import nearest
+from deepshare.training.schema import RESULT_PHASES
+
+SPLIT = 0  # seed of validation images and subset, which are the same for runs of all seeds
+WORDS = ("name", "about", "paper")  # what a recipe says without deciding anything
+
+_FOLDER = resources.files("deepshare.study.compare") / "studies"
+
+
+def names() -> list[str]:
+    """Return the names of the packaged studies."""
+    return sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml"))
+
+
+def load_study(name_or_path: str) -> Study:
+    """Read a study and check the recipe of every run that it may have.
+
+    Args:
+        name_or_path: A packaged name or a TOML file.
+
+    Raises:
+        RecipeError: There is no such study, or something in it is wrong.
+    """
+    file = _locate(name_or_path)
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        study = Study.model_validate({"name": file.name.removesuffix(".toml"), **values})
+        for part in study.passes:
+            for job in study.jobs_of(part):
+                recipe_of(study, job)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{file.name}: not a TOML file: {error}") from None
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise RecipeError(f"the study {file.name}: {where}{': ' * bool(where)}{wrong['msg']}") from None
+    return study
+
+
+def _locate(name_or_path: str) -> Traversable:
+    if name_or_path.endswith(".toml"):
+        if not Path(name_or_path).is_file():
+            raise RecipeError(f"{name_or_path}: there is no such study file")
+        return Path(name_or_path)
+    if name_or_path not in names():
+        known = f"{nearest(name_or_path, names())} (there are {', '.join(names())})"
+        raise RecipeError(f'no study is called "{name_or_path}"{known}')
+    return _FOLDER / f"{name_or_path}.toml"
+
+
+def recipe_of(study: Study, job: Job) -> Recipe:
+    """Make the recipe of a run; the teacher is still to be trained in it.
+
+    Raises:
+        RecipeError: A key or value is wrong, or the method has other epochs than the study.
+    """
+    parts = [study.recipe, study.data[job.data].recipe]
+    if job.method != TEACHER:
+        parts += [*study.changes(job.method), study.methods[job.method].at.get(str(job.budget), {})]
+    changes = {key: value for part in parts for key, value in flat(part)}
+    if job.budget is not None:
+        changes["budget.gates"] = job.budget
+    try:
+        recipe = load_recipe(study.base, {**changes, "seed": job.seed, "data.seed": SPLIT})
+    except RecipeError as error:
+        raise RecipeError(f"the study {study.name}, method {job.method}: {error}") from None
+    trained = ("plain",) if recipe.method.name == "relu" else RESULT_PHASES
+    epochs = sum(phase.epochs for name, phase in recipe.phases.items() if name in trained)
+    if job.method != TEACHER and epochs != study.epochs:
+        raise RecipeError(
+            f"the study {study.name}, method {job.method}: it has {epochs} epochs and every method has {study.epochs}"
+        )
+    return recipe
+
+
+def taught(recipe: Recipe, teacher: Path) -> Recipe:
+    """Put the trained teacher into the recipe of a method: to learn from, to start from, or both."""
+    if recipe.method.name == "relu":
+        return changed(recipe, {"model.weights": str(teacher)})
+    return changed(recipe, {"plain.weights": str(teacher)}) if recipe.needs_plain else recipe
+
+
+def checksum(recipe: Recipe) -> str:
+    """What decides the result of a run, as 16 digits: keys that have their default do not count, nor do paths."""
+    decisive = recipe.model_dump(mode="json", exclude_defaults=True, exclude=set(WORDS))
+    values = {key: value for key, value in flat(decisive) if not is_path(key)}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_path(key: str) -> bool:
+    """Whether a key of a recipe says where a file is."""
+    return key.endswith(".weights")

@@ -1,0 +1,170 @@
+"""One run of a study, from its recipe to its outcome."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepshare.errors import BudgetError, CheckpointError, RecipeError, UnsupportedModelError
+from deepshare.private.cost import predict
+from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.outcome import Outcome, Private
+from deepshare.study.compare.recipes import checksum, is_path, recipe_of, taught
+from deepshare.training.fit import fit
+from deepshare.training.folder import RunFolder
+from deepshare.training.listing import record
+from deepshare.training.networks import check_finished, load
+from deepshare.training.progress import Reporter
+from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.weights import read_weights
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a study is run.
+
+    Attributes:
+        work: The folder of its run folders.
+        data_dir: Where data sets are.
+        download: Whether to fetch a data set that is not there.
+        teacher: The run folder of a teacher in the place of those that the study trains.
+    """
+
+    work: Path
+    data_dir: Path | None = None
+    download: bool = False
+    teacher: Path | None = None
+
+
+def run(study: Study, job: Job, place: Place, reporter: Reporter) -> Outcome:
+    """Run a job, or go on with it.
+
+    What the method cannot do, and training that diverges, is an outcome, too.
+
+    Raises:
+        DataError: The data is missing or damaged.
+        CheckpointError: The run folder holds something else, or cannot be written.
+    """
+    recipe = recipe_of(study, job)
+    if job.method == TEACHER and place.teacher:
+        return _outcome(study, job, place.teacher, load_recipe(RunFolder(place.teacher).recipe), given=True)
+    folder = place.work / job.name
+    if job.method == TEACHER:
+        _fit(recipe, folder, place, reporter)
+        return _outcome(study, job, folder, recipe)
+    source = _teacher(study, job.data, place, reporter)
+    teacher = checksum(load_recipe(RunFolder(source).recipe))
+    recipe = taught(recipe, source)
+    try:
+        _fit(recipe, folder, place, reporter)
+    except (BudgetError, UnsupportedModelError, RecipeError) as error:
+        return _empty(study, job, recipe, teacher).model_copy(update={"refused": str(error)})
+    return _outcome(study, job, folder, recipe).model_copy(update={"teacher": teacher})
+
+
+def dry_run(study: Study, job: Job, place: Place) -> str | None:
+    """Train one batch of every phase of a run and of its teacher, and keep nothing; gives why a method cannot do it.
+
+    Raises:
+        DataError: The data is missing or damaged.
+    """
+    try:
+        fit(
+            recipe=recipe_of(study, job),
+            out=place.work,
+            data_dir=place.data_dir,
+            download=place.download,
+            dry_run=True,
+        )
+    except (BudgetError, UnsupportedModelError) as error:
+        return str(error)
+    return None
+
+
+def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None:
+    fit(
+        recipe=recipe,
+        out=folder,
+        data_dir=place.data_dir,
+        download=place.download,
+        resume=True,
+        reporter=reporter,
+    )
+
+
+def _teacher(study: Study, data: str, place: Place, reporter: Reporter) -> Path:
+    """The run folder of the teacher, which is trained anew where only its outcome is there, as in a fresh clone."""
+    if place.teacher:
+        return place.teacher
+    job = Job(TEACHER, data)
+    folder = place.work / job.name
+    if not RunFolder(folder).result.exists():
+        reporter.note(f"{job.name}: trained again, since its weights are not in {place.work}")
+        _fit(recipe_of(study, job), folder, place, reporter)
+    return folder
+
+
+def check_teacher(study: Study, folder: Path) -> str:
+    """See whether a finished run can teach all methods of a study; gives the checksum of its recipe.
+
+    Raises:
+        CheckpointError: It is not finished, another network, or saw images that the study validates with.
+    """
+    check_finished(RunFolder(folder))
+    kind = read_weights(RunFolder(folder).model)[1].network
+    if kind != "plain":
+        raise CheckpointError(f"{folder} holds a {kind} network: the teacher of a study is a plain one, with its ReLUs")
+    theirs = load_recipe(RunFolder(folder).recipe)
+    for data in study.data:
+        ours = recipe_of(study, Job(TEACHER, data))
+        if theirs.model.model_copy(update={"weights": None}) != ours.model:
+            raise CheckpointError(f"{folder} holds another network than the study {study.name} has: give another")
+        if _split(theirs) != _split(ours):
+            raise CheckpointError(
+                f"{folder} was trained with other validation images than those of the study {study.name}: "
+                f"train it with --data.validation {ours.data.validation} --data.seed {ours.data.seed}"
+            )
+    return checksum(theirs)
+
+
+def _split(recipe: Recipe) -> tuple[str, int | float, int]:
+    data = recipe.data
+    return data.name, data.validation, recipe.seed if data.seed is None else data.seed
+
+
+def _empty(study: Study, job: Job, recipe: Recipe, teacher: str) -> Outcome:
+    return Outcome(
+        study=study.name,
+        method=job.method,
+        data=job.data,
+        budget=job.budget,
+        seed=job.seed,
+        definition=checksum(recipe),
+        teacher=teacher,
+    )
+
+
+def _outcome(study: Study, job: Job, folder: Path, recipe: Recipe, *, given: bool = False) -> Outcome:
+    finished = record(folder)
+    overrides = {key: value for key, value in finished.overrides.items() if value is not None and not is_path(key)}
+    command = finished.command if given else f"deepshare compare --study {study.name}"
+    network, size = load(folder), read_weights(RunFolder(folder).model)[1].input_size
+    try:
+        online = predict(network, size, study.engine).online
+        sent = max(online.server_bytes, online.client_bytes)
+        private = Private(engine=study.engine, sent=sent, rounds=online.rounds)
+    except UnsupportedModelError:
+        private = None
+    update = {
+        "given": given,
+        "run": finished.model_copy(update={"overrides": overrides, "command": command}),
+        "cut_from": _cut_from(folder, job),
+        "private": private,
+    }
+    return _empty(study, job, recipe, checksum(recipe)).model_copy(update=update)
+
+
+def _cut_from(folder: Path, job: Job) -> int | None:
+    """The gates at the end of the search, if they were above the budget."""
+    lines = [json.loads(line) for line in RunFolder(folder).metrics.read_text(encoding="utf-8").splitlines()]
+    left = [int(line["gates"]) for line in lines if line["phase"] == "search" and "gates" in line]
+    return left[-1] if left and job.budget is not None and left[-1] > job.budget else None
