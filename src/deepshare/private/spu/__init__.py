@@ -29,6 +29,7 @@ class Spu:
     packages = ("spu", "jax")
     install = "pip install 'deepshare[spu]'"
     encrypts = True
+    delays = 1.0  # sends do not wait
 
     def __init__(self, name: str, protocol: Protocol, trust: str) -> None:
         self.name = name
