@@ -70,7 +70,7 @@ def test_a_wrong_frame_is_named(pair: Pair, data: bytes, said: str) -> None:
     channel, other = pair
     other.sendall(data)
     other.shutdown(socket.SHUT_WR)
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises((EngineError, ConnectionError), match=said):
         channel.receive(2, 8)
 
 
@@ -107,7 +107,7 @@ def test_any_bytes_are_a_frame_or_an_error(data: bytes) -> None:
     try:
         assert channel.receive(0, 8).tobytes() == data[HEADER.size : HEADER.size + 8]
         assert data[: HEADER.size] == HEADER.pack(bytes(16), 0, 0, 8)
-    except EngineError:
+    except (EngineError, ConnectionError):
         assert data[: HEADER.size] != HEADER.pack(bytes(16), 0, 0, 8) or len(data) < HEADER.size + 8
     channel.close()
 
@@ -115,14 +115,14 @@ def test_any_bytes_are_a_frame_or_an_error(data: bytes) -> None:
 def test_a_silent_peer_meets_a_deadline(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "SILENCE_SECONDS", 0.2)
     quiet = Channel(pair[1], "server")
-    with pytest.raises(EngineError, match=r"connection to the server was lost at frame 0 .*silent for 0 s"):
+    with pytest.raises(EngineError, match="the server was silent for 0 s at frame 0 from it, step 0"):
         quiet.receive(0, 8)
 
 
 def test_a_peer_that_is_gone_is_named_by_who_sends(pair: Pair) -> None:
     channel, other = pair
     other.close()
-    with pytest.raises(EngineError, match=r"connection to the client was lost at frame 0 to it, step 1 \(conv1\)"):
+    with pytest.raises(ConnectionError, match=r"connection to the client was lost at frame 0 to it, step 1 \(conv1\)"):
         channel.send(1, bytes(1 << 24))
 
 
@@ -139,7 +139,7 @@ def test_tls_between_two_that_trust_each_other_and_nobody_else(tmp_path: Path) -
                     channel = accept(listener, "client", tls_of(tmp_path / "ours/server"))
                     heard.append(channel.receive(0, 1 << 20).sum())
                     channel.close()
-                except EngineError as error:
+                except (EngineError, ConnectionError) as error:
                     heard.append(error)
 
             thread = threading.Thread(target=serve)
@@ -148,7 +148,7 @@ def test_tls_between_two_that_trust_each_other_and_nobody_else(tmp_path: Path) -
                 channel = connect(address, "server", None if folder is None else tls_of(tmp_path / folder))
                 channel.send(0, np.ones(1 << 20, np.uint8))
                 channel.close()
-            except EngineError:
+            except (EngineError, ConnectionError):
                 assert not trusted
             thread.join()
             assert (heard == [1 << 20]) == trusted, folder

@@ -65,7 +65,8 @@ class Channel:
         """Wait for the frame of a step that has this many bytes.
 
         Raises:
-            EngineError: The connection broke, or another frame came; names it.
+            EngineError: Another frame came, or none; names it.
+            ConnectionError: The connection broke; names the frame.
         """
         data = self._read(self._expect(step, size, size), step)
         self._inward += 1
@@ -152,9 +153,11 @@ class Channel:
     def _wrong(self, what: str) -> EngineError:
         return EngineError(f"frame {self._inward} from the {self.peer} {what}: ask again, with the same deepshare")
 
-    def _lost(self, where: str, error: OSError) -> EngineError:
-        why = f"silent for {SILENCE_SECONDS:.0f} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        return EngineError(f"the connection to the {self.peer} was lost at {where} ({why})")
+    def _lost(self, where: str, error: OSError) -> Exception:
+        if isinstance(error, TimeoutError):
+            return EngineError(f"the {self.peer} was silent for {SILENCE_SECONDS:.0f} s at {where}: is it still there?")
+        # No reason of our own: who hung up had one, and says it.
+        return ConnectionError(f"the connection to the {self.peer} was lost at {where} ({error.strerror or error})")
 
 
 def listen(address: str) -> socket.socket:

@@ -1,0 +1,163 @@
+"""Nothing that goes over the wire tells anything, and randomness that is used twice would show in these tests."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from deepshare.errors import EngineError
+from deepshare.private.gateshare.correlations import ID_BYTES, Lot, unpack
+from deepshare.private.gateshare.randomness import fresh_seed
+from deepshare.private.gateshare.ring import decode
+from deepshare.private.gateshare.steps import Gate, Shift
+from deepshare.private.gateshare.stock import Stock
+from deepshare.private.program import Convolution
+from deepshare.private.translate import translate
+from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, shared_resnet
+
+IMAGES = 32
+LOW, HIGH = 120.0, 440.0  # 255 degrees of freedom, eight standard deviations to the upper side
+Message = NDArray[np.uint64]
+
+
+@pytest.fixture(scope="module")
+def trial() -> Trial:
+    torch.manual_seed(11)
+    return Trial(translate(shared_resnet(), SIZE))
+
+
+def messages(trial: Trial, run: Run) -> dict[tuple[str, int], Message]:
+    """All ring elements of an inference, by sender and step; the last, which the client is to know, is not hidden."""
+    found = {}
+    for sender, sent in (("server", run.from_server[:-1]), ("client", run.from_client)):
+        for number, data in sent:
+            size = 8 * IMAGES * trial.schedule.steps[number].elements
+            if len(data) >= size:
+                found[sender, number] = np.frombuffer(data[:size], np.uint64)
+    return found
+
+
+def bits(trial: Trial, run: Run) -> Iterator[NDArray[np.bool_]]:
+    for number, step in enumerate(trial.schedule.steps):
+        if isinstance(step, Gate) and step.leads:
+            count = IMAGES * step.comparisons
+            yield unpack(np.frombuffer([d for n, d in run.from_server if n == number][1], np.uint8), count)
+            sent = next(d for n, d in run.from_client if n == number)[8 * IMAGES * step.elements :]
+            yield unpack(np.frombuffer(sent, np.uint8), count)
+
+
+def looks_uniform(message: Message) -> bool:
+    planes = message.view(np.uint8), message.view(np.uint8)[7::8], message.view(np.uint8)[::8]
+    return all(LOW < chi_square(plane) < HIGH for plane in planes)
+
+
+def test_every_message_looks_uniform_although_images_are_all_alike(trial: Trial) -> None:
+    images = torch.zeros(IMAGES, *SIZE)
+    runs = [trial.run(images) for _ in range(2)]
+    first, second = (messages(trial, run) for run in runs)
+    assert len(first) == 1 + 2 * 16 and set(first) == set(second)
+    for one, found in first.items():
+        assert looks_uniform(found), one
+        # The same place in another inference, and in another image of this one.
+        assert looks_uniform(found - second[one]), one
+        each = found.reshape(IMAGES, -1)
+        assert looks_uniform((each[::2] - each[1::2]).ravel()), one
+    for run in runs:
+        for some in bits(trial, run):
+            assert abs(some.mean() - 0.5) < 5 * 0.5 / len(some) ** 0.5
+
+
+def test_messages_of_one_shape_have_nothing_in_common(trial: Trial) -> None:
+    by_size: dict[int, list[Message]] = {}
+    for message in messages(trial, trial.run(torch.zeros(IMAGES, *SIZE))).values():
+        by_size.setdefault(len(message), []).append(message)
+    differences = [first - second for found in by_size.values() for first, second in pairwise(found)]
+    assert len(differences) > 20
+    assert all(looks_uniform(difference) for difference in differences)
+
+
+def test_what_goes_ahead_and_what_is_sent_once_looks_uniform(trial: Trial) -> None:
+    made = [trial.client.prepare(trial.dealer.deal(IMAGES)[1], fresh_seed()).ahead for _ in range(2)]
+    for piece, tensor in made[0].items():
+        for one in (tensor, tensor - made[1][piece]):
+            assert looks_uniform(one.contiguous().numpy().view(np.uint64).ravel()), piece
+    once = np.concatenate([offset.numpy().ravel() for offsets in trial.offsets.values() for offset in offsets])
+    assert looks_uniform(once.view(np.uint64))
+    again = Trial(trial.program)
+    other = np.concatenate([offset.numpy().ravel() for offsets in again.offsets.values() for offset in offsets])
+    assert looks_uniform((once - other).view(np.uint64))
+
+
+def test_corrections_look_uniform_to_the_client(trial: Trial) -> None:
+    _, lot = trial.dealer.deal(IMAGES)
+    for (number, name), piece in lot.pieces.items():
+        if name not in ("flip", "keys"):
+            assert LOW < chi_square(piece) < HIGH, (number, name)
+
+
+def test_a_lot_that_is_used_twice_shows(trial: Trial) -> None:
+    """The control: without it the tests above might see nothing whatever happens."""
+    for_server, for_client = trial.dealer.deal(IMAGES)
+    seed, found = fresh_seed(), []
+    for images in (torch.zeros(IMAGES, *SIZE), torch.randn(IMAGES, *SIZE)):
+        prepared = trial.client.prepare(for_client, seed)
+        run = trial.online(images, [(for_server, range(IMAGES))], prepared, {}, dict(trial.public.seen))
+        found.append(messages(trial, run))
+    assert all(looks_uniform(message) for messages in found for message in messages.values())
+    seen = {one: not looks_uniform(message - found[1][one]) for one, message in found[0].items()}
+    # The client's answers hide a difference of images behind their product with a share of a random bit; not so these.
+    assert all(seen[one] for one in seen if one[0] == "server" or one[1] == 0)
+
+
+def test_lots_are_used_once() -> None:
+    stock, lot = Stock(), Lot(bytes(ID_BYTES), bytes(32), 1)
+    stock.add(lot)
+    with pytest.raises(EngineError, match="was dealt before"):
+        stock.add(lot)
+    assert stock.take(lot.id) is lot
+    with pytest.raises(EngineError, match=r"lot 0+ is spent"):
+        stock.take(lot.id)
+    with pytest.raises(EngineError, match="was dealt before"):
+        stock.add(lot)
+    with pytest.raises(EngineError, match="there is no lot ff"):
+        stock.take(b"\xff" * ID_BYTES)
+
+
+def test_weights_that_change_within_a_session_are_refused() -> None:
+    torch.manual_seed(12)
+    trial = Trial(translate(shared_resnet(), SIZE))
+    trial.run(torch.randn(1, *SIZE))
+    weight = next(op.weight for op in trial.program.operations if isinstance(op, Convolution))
+    weight[0, 0, 0, 0] += 1e-9
+    lot, mine = trial.dealer.deal(1)
+    with pytest.raises(EngineError, match="weights have changed since their masks were made"):
+        trial.server.settle([(lot, [0])], trial.client.prepare(mine, fresh_seed()).ahead)
+
+
+def recovered(logits: Tensor, shares: Tensor, weight: Tensor, active: Tensor) -> float:
+    """How well the last layer is found by regression of logits on what the client cut off its own shares."""
+    cut = (shares & ((1 << 14) - 1)).double() / 2**14 - 0.5
+    found = torch.linalg.lstsq(cut[:, active], logits - logits.mean(0)).solution
+    return float(torch.corrcoef(torch.stack([-found.T.flatten(), weight[:, active].flatten()]))[0, 1])
+
+
+def test_noise_hides_what_rounding_tells_about_the_last_layer() -> None:
+    """One image asked 2,500 times: rounding depends on hidden values and on shares that the client knows."""
+    torch.manual_seed(13)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8)).eval()
+    trial = Trial(translate(model, (3, 2, 2)))
+    images = torch.randn(1, 3, 2, 2)
+    run = trial.run(images.expand(2500, -1, -1, -1))
+    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Shift))
+    with torch.no_grad():
+        active = model[1](images.flatten(1))[0] > 0
+    last = model[3]
+    assert isinstance(last, nn.Linear)
+    weight = last.weight.detach().double()
+    noisy, exact = (decode(logits, 30) for logits in (run.logits, run.logits - run.noise))
+    assert recovered(exact, run.shares[number], weight, active) > 0.9
+    assert abs(recovered(noisy, run.shares[number], weight, active)) < 0.5
