@@ -4,8 +4,8 @@
 
 A small ResNet learns the 1,797 handwritten digits twice: with all its ReLUs, and with 5% of its gates, shared across
 channels and layers and trained through the paper's phases. Then the shared one classifies a few digits privately,
-between two processes of which neither shows the other what it has. The run folders stay in FOLDER (default:
-runs/demo); an interrupted demo goes on where it was.
+between two processes of which neither shows the other what it has. At the end there is a page about both. It stays in
+FOLDER (default: runs/demo) with the run folders; an interrupted demo goes on where it was.
 """
 
 import sys
@@ -15,6 +15,8 @@ import deepshare
 from deepshare.cli.progress import make_reporter
 from deepshare.private.deployed import sample_images
 from deepshare.private.show import cost_table
+from deepshare.study import report
+from deepshare.study.report.cost import keep_measured
 from deepshare.training.recipe import load_recipe
 
 
@@ -38,6 +40,8 @@ def main(folder: Path) -> None:
     ask_privately(folder / "shared")
     print("\nThe shared network had a teacher and more epochs; on 300 images a digit or two is chance.")
     print(f"Both networks are in {folder}; deepshare.load('{folder / 'shared'}') gives the shared one.")
+    report.write([folder / "shared", folder / "plain"], folder / "report.html")
+    print(f"The report on them is {folder / 'report.html'}: open it in a browser.")
 
 
 def ask_privately(run: Path) -> None:
@@ -45,6 +49,7 @@ def ask_privately(run: Path) -> None:
     names, images = sample_images(run, 4, None)
     print("\nFour of them privately, between two processes on this machine, with CrypTen:\n")
     result = deepshare.private.infer(deepshare.load(run), images, engine="crypten")
+    keep_measured(run, result.cost)
     for name, digit in zip(names, result.logits.argmax(1).tolist(), strict=True):
         print(f"  {name}: {digit}")
     print(f"\n{cost_table(result.cost)}")

@@ -98,7 +98,7 @@ def test_curves_have_a_point_for_every_epoch(page: Element, shared: Run) -> None
     curves = page.part("How it was trained")
     phases = [(band.find("title")[0].text, band.find("text")[0].text) for band in curves.find("g", "band")]
     assert phases == [
-        ("teacher: 1 epochs", "teacher"),
+        ("teacher: 1 epoch", "teacher"),
         ("gelu: 2 epochs", "gelu"),
         ("switch: 2 epochs", "switch"),
         ("finetune: 2 epochs", "finetune"),
@@ -258,3 +258,4 @@ def test_scenes_show_image_truth_and_prediction(shared: Run) -> None:
     shown = parse(report.page([replace(shared, samples=samples)])).part("What it says of test images")
     assert [len(figure.find("img")) for figure in shown.find("figure", "scene")] == [3] * 3
     assert "75.0% of its pixels right" in shown.text
+    assert [key.text for key in shown.find("p", "legend")[0].find("span")] == ["dark", "bright"]

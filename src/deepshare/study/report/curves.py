@@ -110,7 +110,12 @@ def _bands(run: Run, x: Scale, bottom: float) -> Iterator[Node]:
     for number, lines in enumerate(phases):
         left, right, name = x.at(start), x.at(start + len(lines)), str(lines[0]["phase"])
         size = {"x": left, "y": 8.0, "width": right - left, "height": bottom - 8}
-        band = node("g", node("title", f"{name}: {len(lines)} epochs"), node("rect", **size), class_="band")
+        band = node(
+            "g",
+            node("title", f"{name}: {len(lines)} epoch{'s' * (len(lines) > 1)}"),
+            node("rect", **size),
+            class_="band",
+        )
         band.set("class", "band" if number % 2 else "band odd")
         if LETTER * len(name) < right - left:
             band.append(text(name, (left + right) / 2, 22, "middle"))

@@ -65,8 +65,9 @@ def chart(frontier: Frontier) -> Node:
     drawn.append(panel.grid(lambda gates: f"{gates:,.0f}", lambda score: f"{score:g}", f"{name}, %"))
     drawn.append(text("gates for one image", (LEFT + RIGHT) / 2, bottom + 38, "middle"))
     drawn.extend(_everything(panel, sorted({run.neurons for run in runs})))
-    drawn.extend(mark for results in tables for mark in _published(panel, results))
-    drawn.extend(_ours(panel, runs))
+    marks, names = _ours(panel, runs)
+    published = [mark for results in tables for mark in _published(panel, results)]
+    drawn.extend([*marks, *published, *names])  # the paper's smaller marks may lie upon ours
     if not tables:
         about = "Up and to the left is better. The paper has no table for this network and data set."
         return section(f"{name.capitalize()} against gates", about, drawn)
@@ -101,16 +102,17 @@ def _published(panel: Panel, results: paper.Results) -> list[Node]:
     return marks
 
 
-def _ours(panel: Panel, runs: Sequence[Run]) -> Iterator[Node]:
+def _ours(panel: Panel, runs: Sequence[Run]) -> tuple[list[Node], list[Node]]:
     """A diamond for each run, and its name where there is room for it."""
     places = [panel.place((max(run.gates, 1), 100 * run.score)) for run in runs]
     taken = [(x - 8, y - 8, x + 8, y + 8) for x, y in places]
+    marks, names = [], []
     for run, name, (x, y) in zip(runs, short_names(runs), places, strict=True):
         said = f"{run.name}: {run.score:.2%} with {run.gates:,} gates"
-        yield node("path", node("title", said), d=f"M{x:.1f} {y - 8:.1f}l8 8l-8 8l-8-8z", class_="ours")
-        box = _room(x, y, LETTER * len(name), taken)
-        taken.append(box)
-        yield text(name, box[0], box[3] - 4, "start", "ours")
+        marks.append(node("path", node("title", said), d=f"M{x:.1f} {y - 8:.1f}l8 8l-8 8l-8-8z", class_="ours"))
+        taken.append(_room(x, y, LETTER * len(name), taken))
+        names.append(text(name, taken[-1][0], taken[-1][3] - 4, "start", "ours"))
+    return marks, names
 
 
 def _room(x: float, y: float, width: float, taken: Sequence[Box]) -> Box:

@@ -1,6 +1,8 @@
 """The plan as a picture of the network: a row for each site, a cell for each channel, and who follows whom."""
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from deepshare.sharing.gates import prototype_of
 from deepshare.sharing.plan import Group, Plan
@@ -8,13 +10,55 @@ from deepshare.sharing.sites import Site
 from deepshare.study.report.chart import WIDTH, legend, svg, text
 from deepshare.study.report.markup import Node, node, section
 
-ROW, CELL, GAP = 24.0, 18.0, 10.0
+GAP, BETWEEN = 12.0, 6.0  # between groups, and between the sites of one
 CELLS, ROOM = 236.0, 476.0  # where cells begin, and how much room they have
-WIDEST, EDGED = 16.0, 6.0
+WIDEST, EDGED = 16.0, 6.0  # of a cell, and from where on a prototype has an edge
+LINE = 128  # channels in a line at most; more would be too narrow to tell apart
 GUTTER = CELLS - 20
 # Successive multiples of it lie far apart on the circle, so that neighbours never look alike.
 GOLDEN = 137.508
 LETTERS = 30
+
+
+@dataclass(frozen=True)
+class Block:
+    """The cells of one site, in one line or several."""
+
+    channels: int
+    top: float
+
+    @property
+    def lines(self) -> int:
+        """How many."""
+        return math.ceil(self.channels / LINE)
+
+    @property
+    def columns(self) -> int:
+        """Cells in a line."""
+        return math.ceil(self.channels / self.lines)
+
+    @property
+    def width(self) -> float:
+        """Of a cell, with the gap after it."""
+        return min(WIDEST, ROOM / self.columns)
+
+    @property
+    def line(self) -> float:
+        """Height of a line."""
+        return 18.0 if self.lines == 1 else 8.0 if self.lines < 4 else 6.0
+
+    @property
+    def height(self) -> float:
+        """Of all lines."""
+        return self.line * self.lines
+
+    def cell(self, channel: int, *, tall: bool) -> tuple[float, float, float, float]:
+        """Left, top, width and height of a channel's cell."""
+        row, column = divmod(channel, self.columns)
+        inset = (0.0 if tall else 4.0) if self.lines == 1 else 0.5
+        gap = min(1.5, self.width * 0.15)
+        place = CELLS + column * self.width, self.top + row * self.line + inset
+        return *place, self.width - gap, self.line - 2 * inset
 
 
 def picture(plan: Plan, *, trimmed: bool = False) -> Node:
@@ -24,17 +68,20 @@ def picture(plan: Plan, *, trimmed: bool = False) -> Node:
         plan: The plan.
         trimmed: Whether the network was cut down to its prototypes.
     """
-    drawn, y = svg(1, "the network's sites and channels", class_="network"), 4.0
+    drawn, top = svg(1, "the network's sites and channels", class_="network"), 4.0
     for group in plan.groups:
-        drawn.append(_group(group, plan, y))
-        y += ROW * len(group.sites) + GAP
-    drawn.set("viewBox", f"0 0 {WIDTH:g} {y:g}")
+        block = Block(group.leader.channels, top)
+        drawn.append(_group(group, plan, block))
+        top += (block.height + BETWEEN) * len(group.sites) + GAP
+    drawn.set("viewBox", f"0 0 {WIDTH:g} {top:g}")
     marks = legend(
         ("prototype", "prototype: computes its gate"), ("replicate", "replicate: uses the gate of its colour")
     )
     layers = "Along an arrow, a layer uses the gates of the first layer of its group. " if _shared_layers(plan) else ""
     cut = "In this network the replicates are cut off. " if trimmed else ""
-    about = f"A row for each activation, a cell for each channel. {layers}{cut}{_sum(plan)}"
+    about = (
+        f"A row for each activation, a cell for each channel; channels and map at the right. {layers}{cut}{_sum(plan)}"
+    )
     return section("Who shares which gates", about, marks, drawn)
 
 
@@ -48,39 +95,41 @@ def _sum(plan: Plan) -> str:
     return f"{prototypes:,} of {channels:,} channels are prototypes, in {len(plan.groups)} groups."
 
 
-def _group(group: Group, plan: Plan, top: float) -> Node:
+def _group(group: Group, plan: Plan, first: Block) -> Node:
     drawn = node("g", class_="group")
     for row, site in enumerate(group.sites):
-        y = top + ROW * row
-        drawn.append(text(_short(site.name), GUTTER - 12, y + 14, "end", "site"))
+        block = Block(first.channels, first.top + (first.height + BETWEEN) * row)
+        middle = block.top + block.height / 2
+        drawn.append(text(_short(site.name), GUTTER - 12, middle + 4, "end", "site"))
         if row:
-            drawn.append(_arrow(top + CELL / 2, y + CELL / 2))
-        drawn.extend(_cells(site, group.prototypes, plan, y, leads=row == 0))
-        drawn.append(text(_size(site), CELLS + ROOM + 10, y + 14, "start", "size"))
+            drawn.append(_arrow(first.top + first.height / 2, middle))
+        drawn.extend(_cells(site, group.prototypes, plan, block, leads=row == 0))
+        drawn.append(text(_size(site), CELLS + ROOM + 12, middle + 4, "start", "size"))
         said = f"{group.gates:,} gates" if row == 0 else "follows"
-        drawn.append(text(said, WIDTH - 4, y + 14, "end", "size" if row else "gates"))
+        drawn.append(text(said, WIDTH - 4, middle + 4, "end", "size" if row else "gates"))
     return drawn
 
 
-def _cells(site: Site, prototypes: int, plan: Plan, y: float, *, leads: bool) -> Iterator[Node]:
-    """A path for the replicates of each prototype, and a taller cell for each prototype of a leader."""
-    wide = min(WIDEST, ROOM / site.channels)
-    gap = min(1.5, wide * 0.15)
+def _cells(site: Site, prototypes: int, plan: Plan, block: Block, *, leads: bool) -> Iterator[Node]:
+    """A path for the replicates of each prototype, and a stronger cell for each prototype of a leader."""
     pi = prototype_of(site.channels, prototypes, plan.mapping).tolist()
     for number in range(prototypes):
         users = [channel for channel, used in enumerate(pi) if used == number]
         replicates = [channel for channel in users if not (leads and channel == number)]
         colour = f"--hue:{number * GOLDEN % 360:.0f}"
         if replicates:
-            d = "".join(
-                f"M{CELLS + c * wide:.2f} {y + 4:g}h{wide - gap:.2f}v{CELL - 8:g}h{gap - wide:.2f}z" for c in replicates
-            )
             title = node("title", f"{site.name}: gate {number} serves {len(replicates)} replicates")
-            yield node("path", title, d=d, style=colour, class_="replicate", data_channels=len(replicates))
+            path = "".join(_outline(*block.cell(channel, tall=False)) for channel in replicates)
+            yield node("path", title, d=path, style=colour, class_="replicate", data_channels=len(replicates))
         if leads:
             title = node("title", f"{site.name}: channel {number} computes gate {number}")
-            place = {"x": CELLS + number * wide, "y": y, "width": wide - gap, "height": CELL}
-            yield node("rect", title, style=colour, class_="prototype" if wide > EDGED else "prototype narrow", **place)
+            x, y, width, height = block.cell(number, tall=True)
+            kind = "prototype" if block.width > EDGED else "prototype narrow"
+            yield node("rect", title, x=x, y=y, width=width, height=height, style=colour, class_=kind)
+
+
+def _outline(x: float, y: float, width: float, height: float) -> str:
+    return f"M{x:.2f} {y:g}h{width:.2f}v{height:g}h{-width:.2f}z"
 
 
 def _arrow(start: float, end: float) -> Node:
@@ -90,7 +139,7 @@ def _arrow(start: float, end: float) -> Node:
 
 
 def _size(site: Site) -> str:
-    return f"{site.channels} channels, {site.height}\N{MULTIPLICATION SIGN}{site.width}"
+    return "\N{MULTIPLICATION SIGN}".join(map(str, site.shape))
 
 
 def _short(name: str) -> str:

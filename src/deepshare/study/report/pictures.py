@@ -22,8 +22,10 @@ def pictures(samples: Samples | str) -> Node:
     if isinstance(samples, str):
         return section(TITLE, samples)
     if samples.scenes:
-        about = f"The first {len(samples.scenes)} test images: the image, its classes, and those predicted."
-        return section(TITLE, about, *map(_scene, samples.scenes))
+        about = (
+            f"The first {len(samples.scenes)} test images: the image, its classes, those predicted; black is no class."
+        )
+        return section(TITLE, about, _classes(samples), *map(_scene, samples.scenes))
     right = samples.looked - samples.wrong
     about = (
         f"Of the first {samples.looked:,} test images {right:,} are right. Below each: the guess, and the next ones."
@@ -59,10 +61,23 @@ def _card(sample: Sample) -> Node:
 
 
 def _scene(scene: Scene) -> Node:
-    named = ((scene.image, "image"), (_coloured(scene.truth), "truth"), (_coloured(scene.found), "predicted"))
+    found = scene.found.masked_fill(scene.truth < 0, -1)  # what lies around an image is no prediction
+    named = ((scene.image, "image"), (_coloured(scene.truth), "truth"), (_coloured(found), "predicted"))
     shown = (node("img", src=_url(image), alt=f"test image {scene.number}: {what}") for image, what in named)
     caption = node("figcaption", f"test image {scene.number}: {scene.accuracy:.1%} of its pixels right")
     return node("figure", *shown, caption, class_="scene")
+
+
+def _classes(samples: Samples) -> Node:
+    """The colours of the classes that occur."""
+    numbers = torch.cat([torch.stack([scene.truth, scene.found]).flatten() for scene in samples.scenes]).unique()
+    occurring = numbers[numbers >= 0]
+    colours = _coloured(occurring[None])[:, 0].T.tolist()
+    keys = (
+        node("span", node("i", class_="key", style=f"background:rgb({r},{g},{b})"), samples.classes[number])
+        for number, (r, g, b) in zip(occurring.tolist(), colours, strict=True)
+    )
+    return node("p", *keys, class_="legend")
 
 
 def _coloured(classes: Tensor) -> Tensor:

@@ -78,6 +78,7 @@ class Samples:
         first: The first of them.
         mistakes: The mistakes that it is surest of.
         scenes: For segmentation, in the place of the others.
+        classes: The names of all classes.
     """
 
     looked: int
@@ -85,6 +86,7 @@ class Samples:
     first: tuple[Sample, ...] = ()
     mistakes: tuple[Sample, ...] = ()
     scenes: tuple[Scene, ...] = ()
+    classes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -113,15 +115,16 @@ def look(network: nn.Module, source: Examples) -> Samples:
     pictures = _pictures(images, test)
     if test.segmentation:
         truth = labels.masked_fill(labels == (-1 if test.ignore is None else test.ignore), -1)
-        scenes = zip(pictures, truth, logits.argmax(1), strict=True)
-        return Samples(len(images), scenes=tuple(Scene(number, *parts) for number, parts in enumerate(scenes)))
+        parts = enumerate(zip(pictures, truth, logits.argmax(1), strict=True))
+        scenes = tuple(Scene(number, *tensors) for number, tensors in parts)
+        return Samples(len(images), scenes=scenes, classes=test.classes)
     likely = logits.double().softmax(1)
     samples = [
         _sample(number, pictures[number], test.classes, int(labels[number]), likely[number])
         for number in range(len(images))
     ]
     wrong = sorted((one for one in samples if not one.right), key=lambda one: -one.guesses[0][1])
-    return Samples(len(samples), len(wrong), tuple(samples[:SHOWN]), tuple(wrong[:SHOWN]))
+    return Samples(len(samples), len(wrong), tuple(samples[:SHOWN]), tuple(wrong[:SHOWN]), classes=test.classes)
 
 
 def _sample(number: int, image: Tensor, classes: Sequence[str], label: int, likely: Tensor) -> Sample:

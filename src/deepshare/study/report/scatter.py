@@ -16,9 +16,9 @@ def panels(affine: Affine | str) -> Node:
         return section(title, affine)
     limit = max(1.1 * max(float(torch.cat([s.alpha, s.beta]).abs().max()) for s in affine.sites), 0.1)
     about = (
-        "A channel multiplies its input by alpha + beta where its gate is open and by beta where it is closed. "
-        f"All panels reach from \N{MINUS SIGN}{limit:.2g} to {limit:.2g}. In the grey area the gate "
-        f"hardly matters: {affine.linear_said.removeprefix('linear-like: ')} are there."
+        "Alpha upwards, beta to the right: a channel multiplies its input by alpha + beta where its gate is open and "
+        f"by beta where it is closed. All panels reach from \N{MINUS SIGN}{limit:.2g} to {limit:.2g}. In the grey area "
+        f"the gate hardly matters: {affine.linear_said.removeprefix('linear-like: ')} are there."
     )
     marks = legend(("affine prototype", "prototype"), ("affine replicate", "replicate"), ("relu", "a ReLU"))
     drawn = node("div", *(_panel(site, limit) for site in affine.sites), class_="panels")
@@ -33,12 +33,10 @@ def _panel(site: SiteAffine, limit: float) -> Node:
     said = ", ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
     drawn = svg(TOP + SIDE + 4, f"alpha over beta of {site.site}", width=SIDE + 2 * LEFT, class_="affine")
     drawn.append(text(site.site, LEFT, 14, "start", "site"))
-    drawn.append(text(said, LEFT, 29))
+    drawn.append(text(said, LEFT, 29, "start", "count"))
     drawn.append(node("rect", x=LEFT, y=TOP, width=SIDE, height=SIDE, class_="frame"))
     drawn.append(_linear_area(x, y, limit))
     drawn.append(node("path", d=f"M{LEFT} {y.at(0):g}h{SIDE}M{x.at(0):g} {TOP}v{SIDE}", class_="axis"))
-    drawn.append(text("beta", LEFT + SIDE - 3, y.at(0) - 4, "end", "axis"))
-    drawn.append(text("alpha", x.at(0) + 4, TOP + 10, "start", "axis"))
     if limit >= 1:
         drawn.append(node("circle", cx=x.at(0), cy=y.at(1), r=5.0, class_="relu"))
     for part, kind in ((points[p:], "affine replicate"), (points[:p], "affine prototype")):
