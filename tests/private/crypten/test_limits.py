@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.crypten import limits
+from deepshare.private.crypten.fixed import LIMIT
 from deepshare.private.engine import find_engine
+from deepshare.private.limits import check_images_below
 from deepshare.private.program import Program
 from deepshare.private.translate import translate
 
@@ -62,6 +63,6 @@ def test_every_layer_with_a_number_out_of_range_is_named(number: float) -> None:
 
 def test_numbers_in_range_and_images_are_let_through() -> None:
     ENGINE.check(small(), {})
-    limits.check_images(torch.full((1, 1, 4, 4), 32_767.0))
+    check_images_below(torch.full((1, 1, 4, 4), 32_767.0), LIMIT)
     with pytest.raises(EngineError, match="normalise"):
-        limits.check_images(torch.full((1, 1, 4, 4), float("nan")))
+        check_images_below(torch.full((1, 1, 4, 4), float("nan")), LIMIT)

@@ -5,8 +5,9 @@ import torch
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engine import find_engine
+from deepshare.private.limits import check_images_below
 from deepshare.private.program import Convolution, Program
-from deepshare.private.spu.limits import LIMIT, check_images
+from deepshare.private.spu.protocol import LIMIT
 from tests.private.spu.programs import varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]
@@ -37,9 +38,9 @@ def test_options_are_refused(name: str) -> None:
 
 
 def test_images_beyond_the_range_are_refused() -> None:
-    check_images(torch.full((1, 1, 2, 2), -LIMIT + 1))
+    check_images_below(torch.full((1, 1, 2, 2), -LIMIT + 1), LIMIT)
     with pytest.raises(EngineError, match="below 8192"):
-        check_images(torch.full((1, 1, 2, 2), LIMIT))
+        check_images_below(torch.full((1, 1, 2, 2), LIMIT), LIMIT)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,7 +18,8 @@ def check(program: Program, engine: str, count: int) -> Result:
     images = torch.randn(count, *program.input_size, generator=generator)
     result = run(program, images, engine)
     cost = result.cost
-    assert cost.error is not None and cost.error <= 1e-2
+    # Random weights with few gates make logits of some hundreds.
+    assert cost.error is not None and cost.error <= 1e-3 * float(result.logits.abs().max().clamp(min=10))
     assert cost.online.comparisons == count * program.comparisons
     predicted, _ = find_engine(engine).predict(program, count, {})
     assert [layer.name for layer in cost.layers] == [program.operations[number].name for number in sorted(predicted)]

@@ -8,8 +8,11 @@ for more than two factors, so that x (alpha gate + beta) takes one opening of x 
 
 from collections.abc import Callable, Mapping
 
-from deepshare.private.crypten import limits, predict
+from deepshare.private.crypten import options as choices
+from deepshare.private.crypten import predict
+from deepshare.private.crypten.fixed import LIMIT
 from deepshare.private.engine import Role, Task
+from deepshare.private.limits import check_numbers
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome, Part
 
@@ -31,12 +34,12 @@ class Crypten:
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
         """The server, the client, and the dealer where a third party is trusted."""
-        return ("server", "client", "dealer") if limits.provider(options) == "ttp" else ("server", "client")
+        return ("server", "client", "dealer") if choices.provider(options) == "ttp" else ("server", "client")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse options that are not there and numbers beyond the range of fixed point."""
-        limits.provider(options)
-        limits.check_numbers(program)
+        choices.provider(options)
+        check_numbers(program, LIMIT)
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part."""
@@ -46,7 +49,7 @@ class Crypten:
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Exactly what `run` measures, but for the time."""
-        limits.provider(options)
+        choices.provider(options)
         return predict.online(program, count), predict.offline(program, count)
 
 

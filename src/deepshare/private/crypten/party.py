@@ -8,18 +8,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from deepshare.private.crypten import limits
 from deepshare.private.crypten.comparison import Comparator, import_crypten
-from deepshare.private.crypten.fixed import BITS, decode
+from deepshare.private.crypten.fixed import BITS, LIMIT, decode
 from deepshare.private.crypten.gated import Gated
 from deepshare.private.crypten.linear import Product
 from deepshare.private.crypten.link import Link
+from deepshare.private.crypten.options import provider
 from deepshare.private.crypten.pooling import Largest
 from deepshare.private.crypten.room import Room
 from deepshare.private.crypten.shared import Shared
 from deepshare.private.crypten.source import Dealer, FirstParty, Seeded, Served, Source
 from deepshare.private.crypten.step import Alone, Step
 from deepshare.private.engine import Task
+from deepshare.private.limits import check_images_below
 from deepshare.private.program import (
     Convolution,
     GatedActivation,
@@ -43,7 +44,7 @@ _STEPS: dict[type[Operation], type[Step]] = {
 def run(task: Task, ready: Callable[[], None]) -> Outcome:
     """Do one party's part; see `deepshare.private.engine.Engine.run`."""
     if task.images is not None:
-        limits.check_images(task.images)
+        check_images_below(task.images, LIMIT)
     import_crypten()
     link = Link(task.role, task.addresses)
     ready()
@@ -144,7 +145,7 @@ def _finished(program: Program) -> list[set[int]]:
 
 
 def _source(task: Task, link: Link) -> Source:
-    if limits.provider(task.options) == "ttp":
+    if provider(task.options) == "ttp":
         seed = int(link.receive((1,), "dealer"))
         return Served(seed, link) if task.role == "server" else Seeded(seed)
     if task.role == "client":

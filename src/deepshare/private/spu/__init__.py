@@ -10,11 +10,12 @@ There are wheels of SPU for CPython 3.11 under Linux on x86-64 alone.
 
 from collections.abc import Callable, Mapping
 
+from deepshare.errors import EngineError
 from deepshare.private.engine import Role, Task
+from deepshare.private.limits import check_numbers
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome, Part
-from deepshare.private.spu import limits
-from deepshare.private.spu.protocol import CHEETAH, SEMI2K, Protocol
+from deepshare.private.spu.protocol import CHEETAH, LIMIT, SEMI2K, Protocol
 
 
 class Spu:
@@ -42,8 +43,12 @@ class Spu:
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse options, and numbers beyond the range of fixed point; every operation can be done."""
-        limits.check_options(self.name, options)
-        limits.check_numbers(program)
+        self._refuse(options)
+        check_numbers(program, LIMIT)
+
+    def _refuse(self, options: Mapping[str, str]) -> None:
+        if options:
+            raise EngineError(f"engine {self.name} has no option {', '.join(sorted(options))}: leave it out")
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part."""
@@ -55,7 +60,7 @@ class Spu:
         """What `run` measures, but for the time; nothing is done offline."""
         from deepshare.private.spu.predict import online
 
-        limits.check_options(self.name, options)
+        self._refuse(options)
         return online(program, self._protocol, count), Part()
 
 

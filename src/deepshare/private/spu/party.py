@@ -16,14 +16,14 @@ from spu.experimental import make_cached_var
 from torch import Tensor
 
 from deepshare.private.engine import Task
+from deepshare.private.limits import check_images_below
 from deepshare.private.result import Outcome, Part
 from deepshare.private.spu.functions import function
-from deepshare.private.spu.limits import check_images
 from deepshare.private.spu.link import RANKS, connect
 from deepshare.private.spu.lower import lower
 from deepshare.private.spu.machine import CLIENT, SERVER, Machine
 from deepshare.private.spu.meter import Meter, comparisons
-from deepshare.private.spu.protocol import Protocol
+from deepshare.private.spu.protocol import LIMIT, Protocol
 from deepshare.private.spu.steps import Gated, Gates, Share, Step
 
 # CHEETAH gives each processor so many elements of a comparison, and makes its keys when it first needs them.
@@ -33,7 +33,7 @@ _TILE = 2048
 def run(protocol: Protocol, task: Task, ready: Callable[[], None]) -> Outcome:
     """Do one party's part; see `deepshare.private.engine.Engine`."""
     if task.images is not None:
-        check_images(task.images)
+        check_images_below(task.images, LIMIT)
     with TemporaryDirectory(prefix="deepshare-") as folder:
         meter = Meter(Path(folder), RANKS[task.role])
         link = connect(task, meter)

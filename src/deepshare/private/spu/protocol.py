@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 FRACTION_BITS = 18
+# With so many bits after the point of 64, products hold below 2^26: two numbers below 2^13 can be multiplied.
+LIMIT = 2.0**13
 
 
 @dataclass(frozen=True)
