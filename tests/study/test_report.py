@@ -112,7 +112,7 @@ def test_samples_are_test_images_with_the_networks_own_probabilities(shared: Run
         assert [value for _, value in sample.guesses] == pytest.approx(likely.topk(3).values.tolist(), rel=1e-4)
         assert sample.truth == test.classes[int(test.labels[sample.number])]
         assert sample.right == (test.classes[int(likely.argmax())] == sample.truth)
-    assert [sample.number for sample in shared.samples.first] == list(range(8))
+    assert [sample.number for sample in shared.samples.first] == list(range(12))
     assert not any(sample.right for sample in shared.samples.mistakes)
     sure = [sample.guesses[0][1] for sample in shared.samples.mistakes]
     assert sure == sorted(sure, reverse=True)

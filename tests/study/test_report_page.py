@@ -64,6 +64,8 @@ def test_the_head_says_the_runs_own_figures(page: Element, shared: Run) -> None:
     facts = {one.find("dt")[0].text: one.find("dd")[0].text for one in page.find("dl")[0].find("div")}
     assert facts["data"] == "digits"
     assert facts["network"] == "resnet18 (depth 10, width 8, channels 1)"
+    assert "budget.gates 20%" in facts["changed in the recipe"]
+    assert "gelu.epochs 2" in facts["changed in the recipe"]
     assert page.find("h1")[0].text == shared.recipe.about
 
 

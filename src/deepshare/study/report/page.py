@@ -15,7 +15,7 @@ from deepshare.study.report.network import picture
 from deepshare.study.report.pictures import pictures
 from deepshare.study.report.run import Run
 from deepshare.study.report.scatter import panels
-from deepshare.training.recipe import to_toml
+from deepshare.training.recipe import Recipe, differences, load_recipe, names, to_toml
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -37,8 +37,8 @@ def page(runs: Sequence[Run]) -> str:
 
 
 def _title(runs: Sequence[Run]) -> str:
-    names = dict.fromkeys(run.recipe.data.name for run in runs)
-    return f"{len(runs)} runs on {' and '.join(names)}"
+    data = dict.fromkeys(run.recipe.data.name for run in runs)
+    return f"{len(runs)} runs on {' and '.join(data)}"
 
 
 def _opening(runs: Sequence[Run], title: str) -> list[Node]:
@@ -74,8 +74,16 @@ def _facts(run: Run, *, named: bool) -> Node:
         "seed": str(recipe.seed),
         "trained on": f"{where}, {run.date}",
     }
+    if changes := _changes(recipe):
+        facts["changed in the recipe"] = changes
     pairs = (node("div", node("dt", key), node("dd", value)) for key, value in facts.items())
     return node("dl", *pairs, class_="facts")
+
+
+def _changes(recipe: Recipe) -> str:
+    """What a run changed in a packaged recipe; nothing is said of a recipe of the user's own."""
+    changed = differences(load_recipe(recipe.name), recipe) if recipe.name in names() else {}
+    return ", ".join(f"{key} {new}" for key, (_, new) in changed.items())
 
 
 def _tiles(run: Run) -> Node:

@@ -45,19 +45,24 @@ def _cards(samples: Sequence[Sample]) -> Node:
 def _card(sample: Sample) -> Node:
     (guess, sure), *others = sample.guesses
     verdict = "right" if sample.right else "wrong"
-    truth = None if sample.right else node("div", "is ", node("b", sample.truth), class_="truth")
+    truth = None if sample.right else node("div", "is ", node("b", _plain(sample.truth)), class_="truth")
     return node(
         "figure",
         node("img", src=_url(sample.image), alt=f"test image {sample.number}: {sample.truth}"),
         node(
             "figcaption",
-            node("div", node("b", guess), f" {sure:.1%}", class_="guess"),
+            node("div", node("b", _plain(guess)), f" {sure:.1%}", class_="guess"),
             node("span", node("span", class_="fill", style=f"width:{100 * sure:.1f}%"), class_="bar"),
             truth,
-            *(node("div", node("span", name), node("span", f"{p:.1%}"), class_="other") for name, p in others),
+            *(node("div", node("span", _plain(name)), node("span", f"{p:.1%}"), class_="other") for name, p in others),
         ),
         class_=f"card {verdict}",
     )
+
+
+def _plain(name: str) -> str:
+    """A class as people write it."""
+    return name.replace("_", " ")
 
 
 def _scene(scene: Scene) -> Node:

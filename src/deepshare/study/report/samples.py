@@ -11,7 +11,7 @@ from deepshare.data import ImageSet, Transform, batches, load
 from deepshare.training.feed import transforms
 from deepshare.training.recipe import Recipe
 
-LOOKED, SHOWN, SCENES, GUESSES = 256, 8, 3, 3
+LOOKED, SHOWN, SCENES, GUESSES = 256, 12, 3, 3
 
 
 @dataclass(frozen=True)
