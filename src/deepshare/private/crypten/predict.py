@@ -41,9 +41,9 @@ def _operation(operation: Operation, fresh: int) -> Part:
     """The cost for one image, with so many numbers of its input opened in the round that ends it."""
     match operation:
         case Convolution() | Linear():
-            return _exchanges(fresh, bool(fresh))
+            return _exchanges(fresh, int(fresh > 0))
         case SharedActivation():
-            gates = _gates(operation.comparisons, fresh) if operation.leads else _exchanges(fresh, bool(fresh))
+            gates = _gates(operation.comparisons, fresh) if operation.leads else _exchanges(fresh, int(fresh > 0))
             return replace(gates, products=2 * operation.elements)
         case GatedActivation():
             return _gated(operation)
@@ -56,8 +56,8 @@ def _operation(operation: Operation, fresh: int) -> Part:
 def _gated(operation: GatedActivation) -> Part:
     gates = operation.gates
     others = operation.elements - gates if operation.square is not None else 0
-    first = _gates(gates, gates + others) if gates else _exchanges(others, bool(others))
-    return replace(first + _exchanges(others, bool(others)), products=gates + 2 * others)
+    first = _gates(gates, gates + others) if gates else _exchanges(others, int(others > 0))
+    return replace(first + _exchanges(others, int(others > 0)), products=gates + 2 * others)
 
 
 def _gates(count: int, others: int) -> Part:
