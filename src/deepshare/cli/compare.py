@@ -21,7 +21,7 @@ def compare(
     show: Flag = False,
     show_list: Annotated[Flag, Parameter(name="--list")] = False,
     dry_run: Flag = False,
-    only: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    only: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     minutes: float | None = None,
     limit: int | None = None,
     teacher: Path | None = None,

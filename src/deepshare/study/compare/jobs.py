@@ -20,8 +20,10 @@ def jobs(study: Study, outcomes: Outcomes) -> list[Job]:
 
 def kinds(study: Study) -> list[Job]:
     """One run of every method at every budget that a pass may have."""
-    every = [job for part in study.passes for job in study.jobs_of(part)]
-    return list({(job.method, job.budget): job for job in reversed(every)}.values())[::-1]
+    found: dict[tuple[str, int | None], Job] = {}
+    for job in (job for part in study.passes for job in study.jobs_of(part)):
+        found.setdefault((job.method, job.budget), job)
+    return list(found.values())
 
 
 def undecided(study: Study, outcomes: Outcomes) -> list[Pass]:

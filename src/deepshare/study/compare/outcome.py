@@ -37,7 +37,7 @@ class Outcome(Section):
         given: Whether it is a teacher that was trained elsewhere.
         refused: Why there is no result: the method cannot do it, or training diverged.
         run: The result.
-        cut_from: Gates that the search left, where they were above the budget and cut by rank.
+        searched: Gates that the search left, where they were not as many as the budget and were put right by rank.
         private: What private inference costs; None where no engine knows the network.
     """
 
@@ -51,7 +51,7 @@ class Outcome(Section):
     given: bool = False
     refused: str | None = None
     run: Finished | None = None
-    cut_from: int | None = None
+    searched: int | None = None
     private: Private | None = None
 
     @property

@@ -63,15 +63,21 @@ def notes(study: Study, found: Sequence[Row]) -> list[str]:
     """What readers should know: the methods' own notes, what was cut by rank, and why results are missing."""
     entries = {row.method: study.methods[row.method] for row in found if row.method != TEACHER}
     said = [f"{entry.title}: {entry.note}" for entry in entries.values() if entry.note]
-    for row in found:
-        cut = [outcome.cut_from for outcome in row.outcomes if outcome.cut_from]
-        if cut:
-            left = f"{min(cut):,}" if min(cut) == max(cut) else f"{min(cut):,} to {max(cut):,}"
-            said.append(f"{row.title} at {row.budget:,}: the search left {left} gates, and these were cut by rank.")
-        if row.refused:
-            where = "" if row.budget is None else f" at {row.budget:,}"
-            said.append(f"{row.title}{where}, no result: {row.refused}")
-    return said
+    return said + [note for row in found for note in _row_notes(study, row)]
+
+
+def _row_notes(study: Study, row: Row) -> Iterator[str]:
+    where = row.title if row.budget is None else f"{row.title} at {row.budget:,}"
+    searched = [outcome.searched for outcome in row.outcomes if outcome.searched is not None]
+    if searched and row.budget is not None:
+        left = f"{min(searched):,}" if min(searched) == max(searched) else f"{min(searched):,} to {max(searched):,}"
+        put_right = "cut" if max(searched) > row.budget else "filled up"
+        yield f"{where}: the search left {left} gates, which were {put_right} by rank to the budget."
+    epochs = {sum(run.epochs.values()) for run in row.runs if row.method != TEACHER}
+    if epochs and min(epochs) < study.epochs:
+        yield f"{where}: its search ended early, so that it had {min(epochs)} epochs instead of {study.epochs}."
+    if row.refused:
+        yield f"{where}, no result: {row.refused}"
 
 
 def ablations(study: Study, outcomes: Outcomes) -> list[tuple[str, ...]]:

@@ -127,7 +127,8 @@ class Row:
             "gates": self.gates,
             "accuracy_per_1000_gates": 1000 * self.test.mean / self.gates,
             "private": first.private and first.private.model_dump(),
-            "cut_from": first.cut_from,
+            "searched": first.searched,
+            "epochs": sum(self.runs[0].epochs.values()),
             "seconds": self.seconds,
             "seeds": [run.seed for run in self.runs],
         }

@@ -157,14 +157,14 @@ def _outcome(study: Study, job: Job, folder: Path, recipe: Recipe, *, given: boo
     update = {
         "given": given,
         "run": finished.model_copy(update={"overrides": overrides, "command": command}),
-        "cut_from": _cut_from(folder, job),
+        "searched": _searched(folder, job),
         "private": private,
     }
     return _empty(study, job, recipe, checksum(recipe)).model_copy(update=update)
 
 
-def _cut_from(folder: Path, job: Job) -> int | None:
-    """The gates at the end of the search, if they were above the budget."""
+def _searched(folder: Path, job: Job) -> int | None:
+    """The gates at the end of the search, if they were not as many as the budget."""
     lines = [json.loads(line) for line in RunFolder(folder).metrics.read_text(encoding="utf-8").splitlines()]
     left = [int(line["gates"]) for line in lines if line["phase"] == "search" and "gates" in line]
-    return left[-1] if left and job.budget is not None and left[-1] > job.budget else None
+    return left[-1] if left and left[-1] != job.budget else None

@@ -1,0 +1,160 @@
+"""Studies as files: what they refuse, and that all their runs are alike where they must be."""
+
+from pathlib import Path
+
+import pytest
+
+from deepshare.errors import BudgetError, RecipeError
+from deepshare.sharing.convert import count_gates
+from deepshare.study import paper
+from deepshare.study.compare.definition import TEACHER, Choice, Job, Study
+from deepshare.study.compare.jobs import choose, jobs, kinds, undecided
+from deepshare.study.compare.outcome import Outcome
+from deepshare.study.compare.recipes import checksum, load_study, names, recipe_of, taught
+from deepshare.training.comparators import make_method
+from deepshare.training.networks import plain_network
+from tests.study.compare_results import finished, refused
+
+DIGITS = Path(str(__import__("deepshare").__path__[0])) / "study" / "compare" / "studies" / "digits.toml"
+
+
+@pytest.fixture(scope="module")
+def small() -> Study:
+    return load_study("small")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Study:
+    return load_study("digits")
+
+
+def test_the_first_pass_is_every_method_at_both_ends(small: Study) -> None:
+    first = small.jobs_of(small.passes[0])
+    assert {job.budget for job in first} == {None, 1536, 12288}
+    methods = {recipe_of(small, job).method.name for job in first}
+    assert methods == {
+        *("relu", "deepshare", "trimmed", "snl", "autorep", "senet", "deepreduce", "spatial", "hybrenet", "delphi")
+    }
+    assert {recipe_of(small, job).data.subset for job in first} == {20_000}
+
+
+@pytest.mark.parametrize("name", names())
+def test_all_runs_have_the_same_images_epochs_and_teacher(name: str) -> None:
+    study = load_study(name)
+    for job in kinds(study):
+        recipe = recipe_of(study, Job(job.method, job.data, job.budget, seed=2))
+        teacher = recipe_of(study, Job(TEACHER, job.data))
+        assert recipe.data == teacher.data
+        assert recipe.data.seed == 0
+        assert recipe.distillation.teacher == "plain"
+        if recipe.method.name != "relu":
+            assert recipe.plain is not None
+            assert recipe.plain.model_copy(update={"model": None}) == teacher.plain
+            assert recipe.model_of("plain") == teacher.model
+            assert sum(phase.epochs for key, phase in recipe.phases.items() if key != "plain") == study.epochs
+
+
+def test_every_ablation_of_the_paper_is_there(small: Study) -> None:
+    ours = {entry.ablation for entry in small.methods.values() if entry.ablation}
+    assert ours == {row.method for row in paper.load().ablations.rows}
+    published = paper.load().find("resnet18", "cifar100")
+    assert published is not None
+    known = {row.method for row in published.rows} | {"DeepReDuce"}  # which is in another table
+    assert {entry.paper for entry in small.methods.values() if entry.paper} <= known
+
+
+@pytest.mark.parametrize(
+    ("method", "gates"),
+    [("deepreduce", (1536, 6144, 12288)), ("hybrenet", (1280, 5120, 10240)), ("delphi", (None, 6144, 12288))],
+)
+def test_methods_of_whole_layers_come_as_near_to_the_budgets_as_they_can(
+    small: Study, method: str, gates: tuple[int | None, ...]
+) -> None:
+    for budget, expected in zip((1536, 6144, 12288), gates, strict=True):
+        recipe = recipe_of(small, Job(method, "subset", budget))
+        base = plain_network(recipe, "shared")
+        made = make_method(recipe, base, (3, 32, 32))
+        if expected is None:
+            with pytest.raises(BudgetError, match="2,048"):
+                made.convert(base)
+            continue
+        network = made.convert(base)
+        made.form(network, "finetune")
+        assert count_gates(network.eval(), (3, 32, 32)) == expected
+
+
+def test_the_trained_teacher_is_put_where_each_method_looks_for_it(digits: Study) -> None:
+    folder = Path("runs/teacher")
+    assert taught(recipe_of(digits, Job("relu", "few")), folder).model.weights == "runs/teacher"
+    shared = taught(recipe_of(digits, Job("deepshare", "few", 96)), folder)
+    assert shared.plain is not None and shared.plain.weights == "runs/teacher"
+    assert shared.model.weights is None
+
+
+def test_a_checksum_changes_with_what_decides_and_with_nothing_else(digits: Study) -> None:
+    recipe = recipe_of(digits, Job("snl", "few", 96))
+    same = recipe.model_copy(update={"about": "something else"})
+    assert checksum(same) == checksum(recipe) == checksum(taught(recipe, Path("anywhere")))
+    others = [Job("snl", "few", 192), Job("snl", "few", 96, seed=1), Job("deepshare", "few", 96)]
+    assert len({checksum(recipe_of(digits, job)) for job in others} | {checksum(recipe)}) == 4
+
+
+def changed_study(folder: Path, old: str, new: str) -> str:
+    text = DIGITS.read_text()
+    assert old in text
+    (folder / "mine.toml").write_text(text.replace(old, new))
+    return str(folder / "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("epochs = 3\n", "epochs = 4\n", ["mine", "has 3 epochs", "every method has 4"]),
+        ("lr = 0.05, schedule", "rl = 0.05, schedule", ["method deepshare", "gelu.rl", 'did you mean "gelu.lr"']),
+        ('methods = ["relu", ', 'methods = ["rely", ', ["methods.rely", "all methods"]),
+        ('data = "few" }', 'data = "many" }', ["data.many", "another seed"]),
+        ('like = "deepshare"', 'like = "deepshape"', ["deepshape"]),
+        ("[methods.relu]", "[methods.teacher]", ["methods.teacher", "another name"]),
+        ('by = "closest"', 'by = "luck"', ["passes.1.choose.by"]),
+        ('base = "digits-plain"', "base = 1", ["base"]),
+        ("[recipe]", "[recipe", ["mine.toml", "not a TOML file"]),
+    ],
+)
+def test_a_wrong_study_is_refused_in_one_line(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
+    with pytest.raises(RecipeError) as error:
+        load_study(changed_study(tmp_path, old, new))
+    assert "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_study_of_ones_own_is_a_file(tmp_path: Path) -> None:
+    assert load_study(changed_study(tmp_path, "# A study", "# My study")).name == "mine"
+
+
+def outcomes(study: Study, scores: dict[str, float], budget: int = 192) -> dict[Job, Outcome]:
+    found = {Job(method, "few", budget): score for method, score in scores.items()}
+    return {job: finished(study, job, score) for job, score in found.items()}
+
+
+def test_the_teacher_comes_first_and_choices_come_when_they_can_be_made(digits: Study) -> None:
+    every = jobs(digits, {})
+    assert every[0] == Job(TEACHER, "few")
+    assert [job.name for job in every[1:4]] == ["few-relu-seed0", "few-deepshare-96-seed0", "few-snl-96-seed0"]
+    assert [part.about for part in undecided(digits, {})] == ["another seed for the two closest"]
+    decided = outcomes(digits, {"deepshare": 60.0, "snl": 50.0})
+    assert undecided(digits, decided) == []
+    assert jobs(digits, decided)[len(every) :] == [Job("deepshare", "few", 192, 1), Job("snl", "few", 192, 1)]
+
+
+def test_a_method_without_a_result_is_not_chosen(digits: Study) -> None:
+    job = Job("snl", "few", 192)
+    known = {**outcomes(digits, {"deepshare": 60.0}), job: refused(digits, job, "it cannot")}
+    assert undecided(digits, known) == []
+    assert len(jobs(digits, known)) == len(jobs(digits, {}))
+
+
+def test_leaders_and_neighbours() -> None:
+    ranked = {"a": 60.0, "b": 59.0, "c": 50.0, "d": 49.5}
+    assert choose(Choice(by="leaders", count=2, data="few"), ranked) == {"a", "b"}
+    assert choose(Choice(by="closest", count=1, data="few"), ranked) == {"c", "d"}
+    assert choose(Choice(by="closest", count=2, data="few"), ranked) == {"a", "b", "c", "d"}

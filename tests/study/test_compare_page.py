@@ -1,0 +1,112 @@
+"""Tables, page and plots from results alone."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.outcome import Outcome
+from deepshare.study.compare.page import ablations, as_markdown, as_text, notes, progress
+from deepshare.study.compare.recipes import load_study
+from deepshare.study.compare.results import save
+from deepshare.study.compare.rows import rows
+from tests.study.compare_results import finished, refused
+
+
+@pytest.fixture(scope="module")
+def small() -> Study:
+    return load_study("small")
+
+
+@pytest.fixture(scope="module")
+def known(small: Study) -> dict[Job, Outcome]:
+    """A teacher, DeepShare with three seeds, SNL cut by rank, DELPHI refused, and two ablations."""
+    trimmed = Job("delphi", "subset", 1536)
+    made = [
+        finished(small, Job(TEACHER, "subset"), 60.0),
+        *(finished(small, Job("deepshare", "subset", 1536, seed), 50.0 + seed) for seed in range(3)),
+        finished(small, Job("snl", "subset", 1536), 40.0, searched=9999, private=None),
+        refused(small, trimmed, "delphi keeps whole layers"),
+        finished(small, Job("deepshare", "subset", 6144), 55.0),
+        finished(small, Job("no-affine", "subset", 6144), 53.5),
+        finished(small, Job("deepshare", "full", 1536), 70.0),
+        finished(small, Job(TEACHER, "full"), 75.0),
+    ]
+    return {outcome.job: outcome for outcome in made}
+
+
+def test_rows_are_means_over_seeds_with_their_spread(small: Study, known: dict[Job, Outcome]) -> None:
+    found = rows(small, known, "subset")
+    assert [(row.method, row.budget) for row in found] == [
+        *((TEACHER, None), ("deepshare", 1536), ("snl", 1536), ("delphi", 1536)),
+        *(("deepshare", 6144), ("no-affine", 6144)),
+    ]
+    shared = found[1]
+    assert (shared.test.mean, shared.test.spread) == (51.0, 1.0)
+    assert shared.cells == (
+        *("DeepShare", "1,536", "51.00 ± 1.00", "50.00 ± 1.00", "1,536", "33.20", "1.5 MB", "7", "1.5 min", "3"),
+    )
+    assert found[2].cells[5:8] == ("26.04", "not known", "")
+    assert found[3].cells[:3] == ("DELPHI", "1,536", "no result")
+    assert found[3].to_dict()["refused"] == "delphi keeps whole layers"
+    assert shared.to_dict()["accuracy_per_1000_gates"] == pytest.approx(51_000 / 1536)
+
+
+def test_notes_say_what_was_cut_and_what_cannot_be_done(small: Study, known: dict[Job, Outcome]) -> None:
+    said = notes(small, rows(small, known, "subset"))
+    assert "SNL at 1,536: the search left 9,999 gates, which were cut by rank to the budget." in said
+    assert "DELPHI at 1,536, no result: delphi keeps whole layers" in said
+    assert sum(note.startswith("SNL: Its lasso") for note in said) == 1
+
+
+def test_a_search_that_ended_early_or_below_the_budget_is_told(small: Study) -> None:
+    job = Job("snl", "subset", 1536)
+    outcome = finished(small, job, 40.0, searched=1000)
+    assert outcome.run is not None
+    run = outcome.run.model_copy(update={"epochs": {"search": 5, "finetune": 4}})
+    said = notes(small, rows(small, {job: outcome.model_copy(update={"run": run})}, "subset"))
+    assert "SNL at 1,536: the search left 1,000 gates, which were filled up by rank to the budget." in said
+    assert "SNL at 1,536: its search ended early, so that it had 9 epochs instead of 13." in said
+
+
+def test_ablations_stand_beside_the_papers(small: Study, known: dict[Job, Outcome]) -> None:
+    lines = ablations(small, known)
+    assert lines[0] == ("Full method", "55.00", "+0.00", "76.13", "+0.00")
+    assert lines[1] == ("No affine transformation", "53.50", "-1.50", "73.51", "-2.62")
+    assert lines[-1] == ("No Replicates", "not run yet", "", "56.08", "-20.05")
+    assert ablations(load_study("digits"), {}) == []
+
+
+def test_images_are_never_mixed_in_a_table(small: Study, known: dict[Job, Outcome]) -> None:
+    assert [row.test.mean for row in rows(small, known, "full")] == [75.0, 70.0]
+    text = as_text(small, known)
+    assert text.index("20,000 training images") < text.index("All 45,000 training images") < text.index("Ablations at")
+    assert progress(small, {}).startswith("0 of 39 runs are finished. Chosen when these are finished: ")
+
+
+def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_path: Path) -> None:
+    save(small, known, tmp_path)
+    page = (tmp_path / "README.md").read_text()
+    assert page == as_markdown(small, known, ["subset", "full"])
+    header = next(line for line in page.splitlines() if line.startswith("| method"))
+    assert page.count(header) == 2
+    assert "| DeepShare | 1,536 | 51.00 ± 1.00 |" in page
+    assert "after the 13 epochs of the teacher" in page
+    for data in ("subset", "full"):
+        assert f"(pareto-{data}.svg)" in page
+        assert (tmp_path / f"pareto-{data}.png").stat().st_size > 10_000
+    drawn = ElementTree.parse(tmp_path / "pareto-subset.svg").getroot()
+    words = {text for node in drawn.iter() if (text := (node.text or "").strip())}
+    assert {"DeepShare", "SNL", "AutoReP", "CryptoNAS (own network)", "1,536", "the teacher"} <= words
+    assert "DELPHI" not in words  # it has no point
+    assert "DeepShare without alpha and beta" not in words
+    before = (tmp_path / "pareto-subset.svg").read_bytes()
+    save(small, known, tmp_path)
+    assert (tmp_path / "pareto-subset.svg").read_bytes() == before
+
+
+def test_a_page_without_results(small: Study, tmp_path: Path) -> None:
+    save(small, {}, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["README.md"]
+    assert "0 of 39 runs are finished" in (tmp_path / "README.md").read_text()

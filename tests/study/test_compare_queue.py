@@ -1,0 +1,213 @@
+"""The queue of a study, with real runs on the bundled digits."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepshare.errors import CheckpointError
+from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.outcome import Outcome
+from deepshare.study.compare.queue import Limits, Queue
+from deepshare.study.compare.recipes import load_study
+from deepshare.study.compare.run import Place, dry_run
+from deepshare.training.fit import fit
+from deepshare.training.progress import Reporter
+from deepshare.training.recipe import load_recipe
+
+TEACHER_KEYS = {"model.arguments.width": 8, "data.validation": 64, "plain.epochs": 1, "teacher.epochs": 0}
+
+
+def queue_in(folder: Path, teacher: Path | None = None) -> Queue:
+    return Queue(load_study("digits"), folder / "out", Place(folder / "work", teacher=teacher))
+
+
+def run(queue: Queue, *methods: str, runs: int | None = None, minutes: float | None = None) -> list[str]:
+    """Run, and give the names of what was run."""
+    done: list[Outcome] = []
+    queue.run(Limits(minutes, runs, methods), Reporter, done.append)
+    return [outcome.job.name for outcome in done]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Queue:
+    """The study run to its end; not to be changed."""
+    queue = queue_in(tmp_path_factory.mktemp("whole"))
+    run(queue)
+    return queue
+
+
+def test_the_whole_study(whole: Queue) -> None:
+    outcomes = whole.outcomes()
+    assert {state for _, state, _ in whole.states()} == {"finished", "refused"}
+    assert len(outcomes) == 10
+    low = outcomes[Job("trimmed", "few", 96)]
+    assert low.run is None
+    assert low.refused is not None and "minimum of 170 gates" in low.refused
+    cut = outcomes[Job("snl", "few", 96)]
+    assert cut.run is not None and cut.private is not None
+    assert (cut.run.gates, cut.searched, cut.run.epochs) == (96, 1920, {"search": 2, "finetune": 1})
+    shared = outcomes[Job("deepshare", "few", 96)]
+    assert shared.run is not None and shared.private is not None
+    assert shared.run.gates == 96
+    assert 0 < shared.private.rounds < cut.private.rounds  # one group compares at once
+    assert run(whole) == []
+
+
+def test_results_say_what_was_run_and_name_no_path(whole: Queue) -> None:
+    for file in whole.out.glob("*.json"):
+        text = file.read_text()
+        assert "/" not in text.replace("deepshare/", ""), text
+        assert len(text) < 4000
+    content = json.loads((whole.out / "few-deepshare-192-seed1.json").read_text())
+    assert content["run"]["seed"] == 1
+    assert content["run"]["overrides"]["gelu.epochs"] == 1
+    assert content["run"]["command"] == "deepshare compare --study digits"
+    assert content["run"]["environment"]["packages"]["torch"]
+
+
+def figures(queue: Queue) -> dict[str, Any]:
+    """All that must be the same however often it was interrupted."""
+    outcomes = {job.name: outcome.model_dump() for job, outcome in queue.outcomes().items()}
+    for outcome in outcomes.values():
+        if outcome["run"]:
+            outcome["run"] = {
+                key: outcome["run"][key] for key in ("test", "validation", "gates", "epochs", "overrides")
+            }
+    return outcomes
+
+
+def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(whole: Queue, tmp_path: Path) -> None:
+    flags = ["--study", "digits", "--out", tmp_path / "out", "--work", tmp_path / "work"]
+    command = [sys.executable, "-m", "deepshare", "compare", *map(str, flags)]
+    for results in (1, 5):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(tmp_path / "out", results, process)
+        time.sleep(random.Random().uniform(0, 0.7))  # really random, so that in time every point is tried
+        process.kill()
+        assert process.wait() == -9
+    queue = queue_in(tmp_path)
+    states = {state for _, state, _ in queue.states()}
+    assert "open" in states
+    assert "running" not in states  # nobody runs it any more
+    run(queue)
+    assert figures(queue) == figures(whole)
+    for name in ("few-teacher-seed0", "few-deepshare-96-seed0", "few-snl-192-seed1"):
+        weights = [q.place.work / name / "model.safetensors" for q in (queue, whole)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def wait_for(folder: Path, count: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if len(list(folder.glob("*.json"))) >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{folder} never had {count} results")
+
+
+def test_a_fresh_clone_runs_only_what_is_missing(whole: Queue, tmp_path: Path) -> None:
+    shutil.copytree(whole.out, tmp_path / "out")
+    queue = queue_in(tmp_path)
+    assert run(queue) == []
+    assert not list((tmp_path / "work").glob("few-*"))
+    (tmp_path / "out" / "few-snl-96-seed0.json").unlink()
+    assert run(queue) == ["few-snl-96-seed0"]  # the teacher's weights are not there: it is trained again, for it alone
+    assert sorted(folder.name for folder in (tmp_path / "work").glob("few-*")) == [
+        "few-snl-96-seed0",
+        "few-teacher-seed0",
+    ]
+    assert figures(queue) == figures(whole)
+
+
+def test_limits(tmp_path: Path) -> None:
+    queue = queue_in(tmp_path)
+    assert run(queue, minutes=0.5) == []  # as long as none is known, a run takes a minute
+    assert run(queue, "snl", runs=2) == ["few-teacher-seed0", "few-snl-96-seed0"]
+    states = {job.name: state for job, state, _ in queue.states()}
+    assert (states["few-snl-96-seed0"], states["few-relu-seed0"]) == ("finished", "open")
+    assert queue.minutes(Job("snl", "few", 192), queue.outcomes()) < 0.5
+
+
+def test_one_queue_at_a_time(whole: Queue, tmp_path: Path) -> None:
+    shutil.copytree(whole.out, tmp_path / "out")
+    (tmp_path / "out" / "few-relu-seed0.json").unlink()
+    queue = queue_in(tmp_path)
+    seen = []
+
+    class Watching(Reporter):
+        def note(self, text: str) -> None:
+            seen.append({job.name: state for job, state, _ in queue_in(tmp_path).states()}["few-relu-seed0"])
+            with pytest.raises(CheckpointError, match="another queue is at work"):
+                run(queue_in(tmp_path))
+
+    queue.run(Limits(), Watching, lambda outcome: None)
+    assert seen[0] == "running"
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain network that was trained on more images."""
+    folder = tmp_path_factory.mktemp("teacher") / "run"
+    fit(recipe=load_recipe("digits-plain", TEACHER_KEYS), out=folder)
+    return folder
+
+
+def test_a_given_teacher(teacher: Path, whole: Queue, tmp_path: Path) -> None:
+    queue = queue_in(tmp_path, teacher)
+    assert run(queue, "deepshare", runs=2) == ["few-teacher-seed0", "few-deepshare-96-seed0"]
+    outcomes = queue.outcomes()
+    assert outcomes[Job(TEACHER, "few")].given
+    assert outcomes[Job("deepshare", "few", 96)].teacher == outcomes[Job(TEACHER, "few")].definition
+    assert figures(queue)["few-deepshare-96-seed0"]["run"] != figures(whole)["few-deepshare-96-seed0"]["run"]
+    with pytest.raises(CheckpointError, match="learned from one that was given with --teacher"):
+        run(queue_in(tmp_path))
+    with pytest.raises(CheckpointError, match="learned from one that the study trained"):
+        run(Queue(whole.study, whole.out, queue.place))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"data.seed": 1}, "other validation images.*--data.validation 64 --data.seed 0"),
+        ({"model.arguments.width": 16}, "another network than the study digits has"),
+    ],
+)
+def test_a_teacher_that_does_not_fit(keys: dict[str, object], words: str, tmp_path: Path) -> None:
+    fit(recipe=load_recipe("digits-plain", {**TEACHER_KEYS, **keys}), out=tmp_path / "run")
+    with pytest.raises(CheckpointError, match=words):
+        run(queue_in(tmp_path, tmp_path / "run"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_teacher_with_gelus_is_refused(tiny_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds a gelu network: the teacher of a study is a plain one"):
+        run(queue_in(tmp_path, tiny_run / "teacher"))
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        run(queue_in(tmp_path, tmp_path / "nowhere"))
+
+
+def test_training_that_diverges_is_an_outcome(tmp_path: Path) -> None:
+    study = load_study("digits")
+    entry = study.methods["relu"]
+    recipe = {**entry.recipe, "plain": {"epochs": 3, "lr": 1e30}}
+    wild = study.model_copy(update={"methods": {**study.methods, "relu": entry.model_copy(update={"recipe": recipe})}})
+    queue = Queue(wild, tmp_path / "out", Place(tmp_path / "work"))
+    assert run(queue, "relu") == ["few-teacher-seed0", "few-relu-seed0"]
+    reason = queue.outcomes()[Job("relu", "few")].refused
+    assert reason is not None and reason.startswith("the loss is")
+
+
+def test_dry_runs_keep_nothing(tmp_path: Path) -> None:
+    study: Study = load_study("digits")
+    place = Place(tmp_path / "work")
+    assert dry_run(study, Job("snl", "few", 96), place) is None
+    reason = dry_run(study, Job("trimmed", "few", 96), place)
+    assert reason is not None and "minimum of 170 gates" in reason
+    assert list(tmp_path.iterdir()) == []
