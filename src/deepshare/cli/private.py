@@ -34,6 +34,9 @@ Layers = Annotated[Flag, Parameter(help="Show what each layer cost.")]
 TlsFolder = Annotated[
     Path | None, Parameter(name="--tls", help="Folder with certificates of this party: see private keys.")
 ]
+PoolFolder = Annotated[
+    Path | None, Parameter(name="--pool", help="Folder of this party with what was dealt beforehand: see private deal.")
+]
 
 
 @private.command
@@ -80,6 +83,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8443,
     tls: TlsFolder = None,
+    pool: PoolFolder = None,
     best: Best = False,
 ) -> None:
     """Answer clients on other machines until interrupted; they never see the weights, the server never the images.
@@ -98,13 +102,14 @@ def serve(
     check_installed(chosen)
     certificates = None if tls is None else tls_of(tls)
     program, about = from_run(run, best=best)
-    chosen.check(program, {})
+    options = {} if pool is None else {"dealer": "pool"}
+    chosen.check(program, options)
     warn(chosen)
     if certificates is None and host not in ("127.0.0.1", "::1", "localhost"):
         note("without --tls anybody on the way can listen and ask")
     elif certificates is not None and not chosen.encrypts:
         note(f"--tls protects what the parties agree on; engine {engine} sends its shares without it")
-    server = Service(chosen, {}, program, about, certificates, note).open(host, port)
+    server = Service(chosen, options, program, about, certificates, note, pool).open(host, port)
     with server:
         note(f"serving {run} on {host}:{port} with {engine}: {program.comparisons:,} gates an image; Ctrl-C ends it")
         try:
@@ -120,6 +125,7 @@ def ask(
     *,
     server: str,
     tls: TlsFolder = None,
+    pool: PoolFolder = None,
     fit: Fit = False,
     plan: Path | None = None,
     layers: Layers = False,
@@ -136,7 +142,7 @@ def ask(
     from deepshare.sharing.plan import Plan
 
     expected = None if plan is None else Plan.load(plan)
-    with connected(server, None if tls is None else tls_of(tls)) as client:
+    with connected(server, None if tls is None else tls_of(tls), pool) as client:
         if expected is not None and expected.gates != client.offer.program.comparisons:
             raise EngineError(
                 f"the server's network computes {client.offer.program.comparisons:,} gates and {plan} has "
@@ -146,6 +152,40 @@ def ask(
         warn(client.offer.engine)
         result = client.ask(batch)
         show(result, client.offer.about, [str(path) for path in images], layers, as_json)
+
+
+@private.command
+def outline(run: Path, out: Path, /, *, best: Best = False) -> None:
+    """Write what a dealer has to know of a network for engine gateshare: its outline and number format, no weights.
+
+    Args:
+        run: The folder of a finished run.
+        out: File to write.
+    """
+    from deepshare.private.deployed import from_run
+    from deepshare.private.gateshare.public import write
+
+    write(out, from_run(run, best=best)[0])
+    print(f"{out} is public: give it to the dealer, for deepshare private deal")
+
+
+@private.command
+def deal(outline: Path, out: Path, /, *, images: int = 100) -> None:
+    """Prepare random numbers for some images of engine gateshare: OUT/server for one party, OUT/client for the other.
+
+    Who deals could read everything together with either party: it has to be somebody whom both trust.
+
+    Args:
+        outline: The file that private outline wrote.
+        out: Folder to write.
+        images: How many images can be asked with it.
+    """
+    from deepshare.private.gateshare import public
+    from deepshare.private.gateshare.pool import write_pools
+
+    program, numbers = public.read(outline)
+    write_pools(out, program, numbers, images, lambda count: note(f"{count} of {images}") if count % 100 == 0 else None)
+    print(f"{out}/server goes to the server and {out}/client to the client, for {images:,} images; keep neither here")
 
 
 @private.command

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import ValidationError
 from torch import Tensor
@@ -44,8 +45,8 @@ class Offer:
 class Client:
     """A connection to a server, after both have told who they are."""
 
-    def __init__(self, control: Control, tls: Tls | None) -> None:
-        self._control, self._tls = control, tls
+    def __init__(self, control: Control, tls: Tls | None, pool: Path | None) -> None:
+        self._control, self._tls, self._pool = control, tls, pool
         control.send({"protocol": PROTOCOL})
         self.offer = _offer(control.receive())
 
@@ -65,7 +66,7 @@ class Client:
         addresses = control.receive(None).get("start")
         if not isinstance(addresses, dict) or set(addresses) != {"server", "client"}:
             raise EngineError("the server gave no addresses: install the same deepshare")
-        task = Task("client", offer.program, addresses, images, len(images), self._tls, offer.options)
+        task = Task("client", offer.program, addresses, images, len(images), self._tls, offer.options, self._pool)
         mine, theirs = run_party(offer.engine, task, control)
         if mine.logits is None:
             raise EngineError("the engine gave no logits")
@@ -73,8 +74,13 @@ class Client:
 
 
 @contextmanager
-def connected(server: str, tls: Tls | None = None) -> Iterator[Client]:
+def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> Iterator[Client]:
     """Connect to a server, HOST:PORT.
+
+    Args:
+        server: Where it is.
+        tls: This party's certificates.
+        pool: What was dealt to this party beforehand, for an engine that has such.
 
     Raises:
         EngineError: It is not there, or is not a server of deepshare.
@@ -92,7 +98,7 @@ def connected(server: str, tls: Tls | None = None) -> Iterator[Client]:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "no answer"
         raise EngineError(f"no server at {server} ({why}): start deepshare private serve there") from error
     with connection:
-        yield Client(Control(connection, "server"), tls)
+        yield Client(Control(connection, "server"), tls, pool)
 
 
 def _offer(message: Message) -> Offer:

@@ -36,6 +36,7 @@ class Task:
         count: How many images there are, known to all.
         tls: For engines that can; None on one machine.
         options: What the engine offers to choose, such as {"provider": "ttp"} of crypten.
+        pool: This party's folder of what was dealt beforehand, for engines that have such.
     """
 
     role: Role
@@ -45,6 +46,7 @@ class Task:
     count: int
     tls: Tls | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    pool: Path | None = None
 
 
 class Engine(Protocol):

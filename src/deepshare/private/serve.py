@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from websockets.sync.server import Server, ServerConnection
 from websockets.sync.server import serve as listen
@@ -33,6 +34,7 @@ class Service:
         about: What clients are told of the images.
         tls: Certificates; None on one machine.
         told: Called with one line for each thing that happens.
+        pool: What was dealt beforehand, for an engine that has such.
     """
 
     engine: Engine
@@ -41,6 +43,7 @@ class Service:
     about: About
     tls: Tls | None
     told: Callable[[str], None]
+    pool: Path | None = None
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self, host: str, port: int) -> Server:
@@ -52,7 +55,7 @@ class Service:
         if self.engine.roles(self.options) != ("server", "client"):
             raise EngineError(
                 f"engine {self.engine.name} with {dict(self.options)} needs a third party: "
-                "run it on one machine with private run, or take the option away"
+                "run it on one machine with private run; with gateshare, have it dealt beforehand and give --pool"
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -86,7 +89,7 @@ class Service:
         with self.turn:
             addresses: dict[Role, str] = {"server": f"{host}:{free_ports(host, 1)[0]}", "client": address}
             control.send({"start": addresses})
-            task = Task("server", self.program, addresses, None, count, self.tls, self.options)
+            task = Task("server", self.program, addresses, None, count, self.tls, self.options, self.pool)
             return count, run_party(self.engine, task, control)[0]
 
     def _offer(self) -> Message:

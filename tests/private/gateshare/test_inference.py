@@ -15,7 +15,7 @@ from deepshare.errors import EngineError
 from deepshare.private import outline, plain
 from deepshare.private.cost import predict
 from deepshare.private.engine import Role, Task, Tls
-from deepshare.private.gateshare import asking, party
+from deepshare.private.gateshare import asking, basis, party
 from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.client import Client
 from deepshare.private.gateshare.numbers import Numbers
@@ -144,7 +144,7 @@ def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(
 
     monkeypatch.setattr(Channel, "hear", listening)
     monkeypatch.setattr(Channel, "receive", receiving)
-    monkeypatch.setattr(party, "calibrate", Numbers.usual)  # the number format is public; let it be the same
+    monkeypatch.setattr(basis, "calibrate", Numbers.usual)  # the number format is public; let it be the same
     torch.manual_seed(23)
     other = translate(shuffled_norms(zoo.resnet18(width=2, classes=4)), SIZE)
     everything = []

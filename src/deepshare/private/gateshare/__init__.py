@@ -8,7 +8,7 @@ from deepshare.private.result import Outcome, Part
 
 
 class Gateshare:
-    """See `deepshare.private.engine.Engine`. It has no options."""
+    """See `deepshare.private.engine.Engine`. With the option dealer=pool the dealer has done its part beforehand."""
 
     name = "gateshare"
     trust = (
@@ -22,8 +22,10 @@ class Gateshare:
     delays = 2.0
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
-        """All three."""
-        return ("server", "client", "dealer")
+        """All three, or two where both have a pool."""
+        from deepshare.private.gateshare.limits import has_pool
+
+        return ("server", "client") if has_pool(options) else ("server", "client", "dealer")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse max-pooling, polynomials, options, and weights beyond the range of fixed point."""

@@ -11,7 +11,7 @@ from deepshare.private.gateshare.meter import Layers, Meter
 from deepshare.private.gateshare.numbers import LARGEST_LOGIT
 from deepshare.private.gateshare.randomness import fresh_seed
 from deepshare.private.gateshare.ring import decode
-from deepshare.private.gateshare.stock import Stock
+from deepshare.private.gateshare.sources import ForClient
 from deepshare.private.result import Outcome, Part
 
 
@@ -21,13 +21,12 @@ class Asking:
     Args:
         client: The session.
         server: The connection to the server.
-        dealer: The connection to the dealer.
+        source: Where lots come from.
         meter: Has measured the session so far.
     """
 
-    def __init__(self, client: Client, server: Channel, dealer: Channel, meter: Meter) -> None:
-        self._client, self._server, self._dealer, self._meter = client, server, dealer, meter
-        self._stock = Stock()
+    def __init__(self, client: Client, server: Channel, source: ForClient, meter: Meter) -> None:
+        self._client, self._server, self._source, self._meter = client, server, source, meter
         self._session, self._offline, self._seconds = meter.part(), Part(), 0.0
         self._layers = Layers([server], "client_bytes", len(client.schedule.program.operations))
         self._logits: list[Tensor] = []
@@ -49,20 +48,19 @@ class Asking:
         return Outcome(logits, self._layers.parts, self._offline, self._session, self._seconds)
 
     def _prepared(self, images: int) -> Prepared:
-        """Ask for lots until there are enough images whose shares can all be cut back safely."""
-        parts: list[Prepared] = []
-        taken: list[tuple[str, list[int]]] = []
-        while missing := images - sum(len(part.first) for part in parts):
-            for channel in (self._server, self._dealer):
-                channel.tell({"deal": missing})
-            lot = wire.receive_lot(self._dealer, self._client.schedule, missing, "client")
-            self._stock.add(lot)
-            made = self._client.prepare(self._stock.take(lot.id), fresh_seed())
-            if made.good:
-                parts.append(made.only(made.good))
-                taken.append((lot.id.hex(), made.good))
-        self._server.tell({"take": taken})
-        return together(parts)
+        """Get lots until there are enough that the server has not used either, and whose shares can all be cut back."""
+        parts: dict[str, tuple[list[int], Prepared]] = {}
+        while True:
+            while missing := images - sum(len(rows) for rows, _ in parts.values()):
+                for lot in self._source.get(missing):
+                    made = self._client.prepare(lot, fresh_seed())
+                    if made.good:
+                        parts[lot.id.hex()] = made.good, made.only(made.good)
+            self._server.tell({"take": [(name, rows) for name, (rows, _) in parts.items()]})
+            spent = self._server.hear().get("spent")
+            if not spent:
+                return together([part for _, part in parts.values()])
+            parts = {name: part for name, part in parts.items() if name not in spent}
 
 
 def real_logits(logits: Tensor, scale: int) -> Tensor:

@@ -20,11 +20,22 @@ LARGEST_WEIGHT = 2.0 ** (22 - WEIGHT)
 
 def check(program: Program, options: Mapping[str, str]) -> None:
     """Refuse what is not there; see `deepshare.private.engine.Engine.check`."""
-    if options:
-        raise EngineError(f"engine gateshare has no option {', '.join(options)}: give none")
+    has_pool(options)
     problems = [problem for operation in program.operations for problem in _problems(operation)]
     if problems:
         raise UnsupportedModelError(problems)
+
+
+def has_pool(options: Mapping[str, str]) -> bool:
+    """Whether the parties have pools instead of a dealer: option dealer=pool.
+
+    Raises:
+        EngineError: There is another option.
+    """
+    if options and dict(options) != {"dealer": "pool"}:
+        given = ", ".join(f"{name}={value}" for name, value in options.items())
+        raise EngineError(f"engine gateshare has no option {given}: give dealer=pool, or none")
+    return bool(options)
 
 
 def _problems(operation: Operation) -> Iterator[str]:

@@ -1,28 +1,35 @@
-"""What each of the three processes does, from connecting to the end."""
+"""What each of the processes does, from connecting to the end."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import Any
 
 import torch
 
 from deepshare.errors import EngineError
-from deepshare.private import outline
 from deepshare.private.engine import Task
 from deepshare.private.gateshare import wire
 from deepshare.private.gateshare.asking import Asking
+from deepshare.private.gateshare.basis import (
+    Origin,
+    agreed,
+    agreement,
+    begin,
+    client_source,
+    offsets_from,
+    server_basis,
+    session_of,
+)
 from deepshare.private.gateshare.channel import Channel, accept, connect, listen
 from deepshare.private.gateshare.client import Client
-from deepshare.private.gateshare.correlations import ID_BYTES
+from deepshare.private.gateshare.correlations import Party
 from deepshare.private.gateshare.dealer import Dealer
+from deepshare.private.gateshare.limits import has_pool
 from deepshare.private.gateshare.meter import Meter
-from deepshare.private.gateshare.numbers import Numbers, calibrate
+from deepshare.private.gateshare.pool import Pool
 from deepshare.private.gateshare.predict import inferences
-from deepshare.private.gateshare.randomness import SEED_BYTES
 from deepshare.private.gateshare.schedule import schedule
 from deepshare.private.gateshare.server import Server
 from deepshare.private.gateshare.serving import Serving
-from deepshare.private.gateshare.steps import Schedule
 from deepshare.private.gateshare.weights import session_shapes
 from deepshare.private.result import Outcome
 
@@ -36,22 +43,20 @@ def run(task: Task, ready: Callable[[], None]) -> Outcome:
 
 def _serve(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     listener = stack.enter_context(listen(task.addresses["server"]))
-    dealer = stack.enter_context(closing(connect(task.addresses["dealer"], "dealer", task.tls)))
-    dealer.tell({"role": "server"})
+    origin = _origin(task, stack, "server")
     client = stack.enter_context(closing(accept(listener, "client", task.tls)))
     ready()
     meter = Meter([client], "server_bytes")
-    numbers = calibrate(task.program)
-    steps = schedule(task.program, numbers)
-    agreement = {"outline": outline.digest(task.program), "numbers": numbers.dump()}
-    dealer.tell(agreement)
-    session = _session(dealer.hear())
-    client.tell(agreement | {"session": session.hex()})
-    _begin(session, steps, dealer, client)
-    server = Server(steps, dealer.receive(0, SEED_BYTES).tobytes())
-    for number in session_shapes(steps):
-        client.send(number, *server.offsets(number))
-    serving = Serving(server, client, dealer, meter)
+    basis = server_basis(origin, task.program)
+    client.tell(agreement(task.program, basis.numbers) | {"session": basis.session.hex()})
+    begin(basis.session, basis.steps, client)
+    server = Server(basis.steps, basis.seed)
+    wanted = client.hear().get("offsets")
+    for number in session_shapes(basis.steps):
+        offsets = server.offsets(number)
+        if wanted:
+            client.send(number, *offsets)
+    serving = Serving(server, client, basis.source, meter)
     for images in inferences(task.program, task.count):
         serving.answer(images)
     return serving.outcome()
@@ -60,34 +65,44 @@ def _serve(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
 def _ask(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     if task.images is None:
         raise AssertionError("a client has images")
-    dealer = stack.enter_context(closing(connect(task.addresses["dealer"], "dealer", task.tls)))
-    dealer.tell({"role": "client"})
+    origin = _origin(task, stack, "client")
     server = stack.enter_context(closing(connect(task.addresses["server"], "server", task.tls)))
     ready()
     meter = Meter([server], "client_bytes")
-    agreement = server.hear()
-    numbers, session = _agreed(agreement, task), _session(agreement)
+    offer = server.hear()
+    numbers, session = agreed(offer, task.program), session_of(offer)
     numbers.check(task.images)
-    if _session(dealer.hear()) != session:
-        raise EngineError("the dealer serves another session: start all parties anew")
     steps = schedule(task.program, numbers)
-    _begin(session, steps, dealer, server)
-    asking = Asking(Client(steps, wire.receive_offsets(server, steps)), server, dealer, meter)
+    begin(session, steps, server)
+    source = client_source(origin, numbers, session, steps, server)
+    asking = Asking(Client(steps, offsets_from(server, steps, origin)), server, source, meter)
     for images in task.images.split(max(inferences(task.program, task.count))):
         asking.ask(images)
-    dealer.tell({"end": True})
+    if isinstance(origin, Channel):
+        origin.tell({"end": True})
     return asking.outcome()
+
+
+def _origin(task: Task, stack: ExitStack, party: Party) -> Origin:
+    """Where lots come from: the party's pool, or a connection to the dealer."""
+    if task.pool is not None:
+        return Pool(task.pool, party, task.program)
+    if has_pool(task.options):
+        raise EngineError("the server uses what was dealt beforehand: give your pool of the same dealing with --pool")
+    dealer = stack.enter_context(closing(connect(task.addresses["dealer"], "dealer", task.tls)))
+    dealer.tell({"role": party})
+    return dealer
 
 
 def _deal(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     server, client = _parties(task, stack)
     ready()
     meter = Meter([server, client], "dealer_bytes")
-    steps = schedule(task.program, _agreed(server.hear(), task))
+    steps = schedule(task.program, agreed(server.hear(), task.program))
     dealer = Dealer(steps)
     for channel in (server, client):
         channel.tell({"session": dealer.id.hex()})
-    _begin(dealer.id, steps, server, client)
+        begin(dealer.id, steps, channel)
     server.send(0, dealer.seed)
     session, most = meter.part(), max(inferences(task.program, task.count))
     while (images := client.hear().get("deal")) is not None:
@@ -109,24 +124,3 @@ def _parties(task: Task, stack: ExitStack) -> tuple[Channel, Channel]:
     if set(found) != {"server", "client"}:
         raise EngineError(f"{' and '.join(found)} came to the dealer: it serves one server and one client")
     return found["server"], found["client"]
-
-
-def _begin(session: bytes, steps: Schedule, *channels: Channel) -> None:
-    for channel in channels:
-        channel.session, channel.names = session, steps.name
-
-
-def _agreed(message: dict[str, Any], task: Task) -> Numbers:
-    if message.get("outline") != outline.digest(task.program):
-        raise EngineError("the server has another network or plan than was agreed: ask again")
-    return Numbers.parse(message.get("numbers"), task.program)
-
-
-def _session(message: dict[str, Any]) -> bytes:
-    try:
-        session = bytes.fromhex(message["session"])
-    except (KeyError, TypeError, ValueError):
-        session = b""
-    if len(session) != ID_BYTES:
-        raise EngineError("the session has no name: install the same deepshare everywhere")
-    return session

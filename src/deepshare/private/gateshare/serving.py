@@ -1,11 +1,13 @@
 """The server's inferences of one session, one after the other."""
 
+from typing import Any
+
 from deepshare.errors import EngineError
 from deepshare.private.gateshare import wire
 from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.meter import Layers, Meter
 from deepshare.private.gateshare.server import Rows, Server
-from deepshare.private.gateshare.stock import Stock
+from deepshare.private.gateshare.sources import ForServer
 from deepshare.private.result import Outcome, Part
 
 
@@ -15,13 +17,12 @@ class Serving:
     Args:
         server: The session.
         client: The connection to the client.
-        dealer: The connection to the dealer.
+        source: Where lots come from.
         meter: Has measured the session so far.
     """
 
-    def __init__(self, server: Server, client: Channel, dealer: Channel, meter: Meter) -> None:
-        self._server, self._client, self._dealer, self._meter = server, client, dealer, meter
-        self._stock = Stock()
+    def __init__(self, server: Server, client: Channel, source: ForServer, meter: Meter) -> None:
+        self._server, self._client, self._source, self._meter = server, client, source, meter
         self._session, self._offline, self._seconds = meter.part(), Part(), 0.0
         self._layers = Layers([client], "server_bytes", len(server.schedule.program.operations))
 
@@ -41,17 +42,32 @@ class Serving:
         return Outcome(None, self._layers.parts, self._offline, self._session, self._seconds)
 
     def _lots(self, images: int) -> Rows:
-        """Get lots from the dealer as the client asks for them, until it says which images of which lots it takes."""
-        while (wanted := (message := self._client.hear()).get("deal")) is not None:
-            if not isinstance(wanted, int) or not 1 <= wanted <= images:
-                raise EngineError(f"the client wants a lot of {wanted} images: it can have 1 to {images}")
-            self._stock.add(wire.receive_lot(self._dealer, self._server.schedule, wanted, "server"))
-        try:
-            names = [(bytes.fromhex(name), [int(row) for row in rows]) for name, rows in message["take"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise EngineError(f"the client does not say which lots it takes ({error})") from error
-        lots = [(self._stock.take(name), rows) for name, rows in names]
-        fits = all(rows and rows == sorted(set(rows)) and rows[0] >= 0 and rows[-1] < lot.images for lot, rows in lots)
-        if not fits or sum(len(rows) for _, rows in lots) != images:
-            raise EngineError(f"the client takes lots that are not for {images} images")
+        """Agree with the client on lots that neither has used, and take them."""
+        while True:
+            message = self._client.hear()
+            if (wanted := message.get("deal")) is not None:
+                if not isinstance(wanted, int) or not 1 <= wanted <= images:
+                    raise EngineError(f"the client wants a lot of {wanted} images: it can have 1 to {images}")
+                self._source.expect(wanted)
+                continue
+            names = _named(message, images)
+            spent = [name.hex() for name in names if not self._source.is_fresh(name)]
+            self._client.tell({"spent": spent})
+            if not spent:
+                break
+        lots = [(self._source.take(name), rows) for name, rows in names.items()]
+        if any(rows[-1] >= lot.images for lot, rows in lots):
+            raise EngineError("the client takes images that its lots do not have")
         return lots
+
+
+def _named(message: dict[str, Any], images: int) -> dict[bytes, list[int]]:
+    """The lots that the client wants to use, and which of their images."""
+    try:
+        names = {bytes.fromhex(name): [int(row) for row in rows] for name, rows in message["take"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"the client does not say which lots it takes ({error})") from error
+    sound = all(rows and rows == sorted(set(rows)) and rows[0] >= 0 for rows in names.values())
+    if not sound or sum(map(len, names.values())) != images:
+        raise EngineError(f"the client takes lots that are not for {images} images")
+    return names

@@ -1,4 +1,4 @@
-"""Lots that wait for their use: the one place where correlated randomness is consumed."""
+"""Lots in memory, from a dealer that deals as they are needed."""
 
 from deepshare.errors import EngineError
 from deepshare.private.gateshare.correlations import Lot
@@ -20,6 +20,10 @@ class Stock:
         if lot.id in self._lots or lot.id in self._spent:
             raise EngineError(f"lot {lot.id.hex()} was dealt before: correlated randomness may be used once only")
         self._lots[lot.id] = lot
+
+    def is_fresh(self, name: bytes) -> bool:
+        """Whether a lot is there and was never taken."""
+        return name in self._lots
 
     def take(self, name: bytes) -> Lot:
         """Take a lot out for good.

@@ -39,6 +39,20 @@ def receive_offsets(channel: Channel, schedule: Schedule) -> dict[int, list[Tens
     return offsets
 
 
+def dump_offsets(offsets: Mapping[int, Sequence[Tensor]]) -> bytes:
+    """Masked weights as bytes, to be kept."""
+    return b"".join(offset.numpy().tobytes() for step in offsets.values() for offset in step)
+
+
+def parse_offsets(data: bytearray, schedule: Schedule) -> dict[int, list[Tensor]]:
+    """Read what `dump_offsets` wrote."""
+    shapes = session_shapes(schedule)
+    parts = iter(
+        _split(torch.frombuffer(data, dtype=torch.int64), [shape for step in shapes.values() for shape in step])
+    )
+    return {number: [next(parts) for _ in step] for number, step in shapes.items()}
+
+
 def send_ahead(channel: Channel, schedule: Schedule, ahead: Mapping[Piece, Tensor]) -> None:
     """Send what the server needs before the images, as one frame."""
     channel.send(_START, *(ahead[piece] for piece in ahead_shapes(schedule)))

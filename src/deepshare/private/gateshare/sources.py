@@ -1,0 +1,77 @@
+"""Where a party's lots come from: a dealer that deals as they are needed, or a pool on disk."""
+
+from typing import Protocol
+
+from deepshare.errors import EngineError
+from deepshare.private.gateshare import wire
+from deepshare.private.gateshare.channel import Channel
+from deepshare.private.gateshare.correlations import Lot
+from deepshare.private.gateshare.pool import Pool
+from deepshare.private.gateshare.steps import Schedule
+from deepshare.private.gateshare.stock import Stock
+
+
+class ForClient(Protocol):
+    """What the client gets its lots from."""
+
+    def get(self, images: int) -> list[Lot]:
+        """Lots for some images, each for the first and the last time."""
+
+
+class ForServer(Protocol):
+    """What the server gets its lots from."""
+
+    def expect(self, images: int) -> None:
+        """The client has asked the dealer for a lot."""
+
+    def is_fresh(self, name: bytes) -> bool:
+        """Whether a lot is there and was never taken."""
+
+    def take(self, name: bytes) -> Lot:
+        """Take a lot out for good."""
+
+
+class AskedFor:
+    """The client asks a dealer, and tells the server that it does."""
+
+    def __init__(self, schedule: Schedule, dealer: Channel, server: Channel) -> None:
+        self._schedule, self._dealer, self._server, self._stock = schedule, dealer, server, Stock()
+
+    def get(self, images: int) -> list[Lot]:
+        """One lot for all."""
+        for channel in (self._server, self._dealer):
+            channel.tell({"deal": images})
+        lot = wire.receive_lot(self._dealer, self._schedule, images, "client")
+        self._stock.add(lot)
+        return [self._stock.take(lot.id)]
+
+
+class Sent(Stock):
+    """The dealer sends the server its halves of what the client asks for."""
+
+    def __init__(self, schedule: Schedule, dealer: Channel) -> None:
+        super().__init__()
+        self._schedule, self._dealer = schedule, dealer
+
+    def expect(self, images: int) -> None:
+        """Get a lot from the dealer."""
+        self.add(wire.receive_lot(self._dealer, self._schedule, images, "server"))
+
+
+class FromPool:
+    """Either party's pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.is_fresh, self.take = pool.is_fresh, pool.take
+
+    def get(self, images: int) -> list[Lot]:
+        """The first lots that are left, one for each image."""
+        names = self._pool.names()
+        if len(names) < images:
+            raise EngineError(f"{images} images and {len(names)} lots left in the pool: deal more, or ask fewer")
+        return [self.take(name) for name in names[:images]]
+
+    def expect(self, images: int) -> None:
+        """There is nobody to ask."""
+        raise EngineError("the client asks for lots and this server has a pool: give the client its own with --pool")

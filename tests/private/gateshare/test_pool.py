@@ -1,0 +1,227 @@
+"""Pools on disk: every lot is used once, whatever happens to a party or to its disk."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from deepshare import zoo
+from deepshare.data.about import About
+from deepshare.errors import EngineError
+from deepshare.private import plain
+from deepshare.private.ask import connected
+from deepshare.private.engine import Role, Task, find_engine
+from deepshare.private.gateshare import party, public
+from deepshare.private.gateshare.numbers import calibrate
+from deepshare.private.gateshare.pool import ABOUT, LOTS, SPENT, Pool, write_pools
+from deepshare.private.local import free_ports
+from deepshare.private.program import Linear, Program
+from deepshare.private.result import Outcome
+from deepshare.private.serve import Service
+from deepshare.private.translate import translate
+from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
+
+LOTS_DEALT = 6
+OPTIONS = {"dealer": "pool"}
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    torch.manual_seed(31)
+    return translate(shuffled_norms(zoo.resnet18(width=2, classes=4)), SIZE)
+
+
+@pytest.fixture(scope="module")
+def dealt(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pools")
+    public.write(folder / "network.json", program)
+    told: list[int] = []
+    write_pools(folder, *public.read(folder / "network.json"), LOTS_DEALT, told.append)
+    assert told == list(range(1, LOTS_DEALT + 1))
+    return folder
+
+
+@pytest.fixture
+def pools(dealt: Path, tmp_path: Path) -> Path:
+    for party_folder in ("server", "client"):
+        shutil.copytree(dealt / party_folder, tmp_path / party_folder)
+    return tmp_path
+
+
+def ask(program: Program, pools: Path, images: Tensor) -> dict[Role, Outcome | Exception]:
+    """One connection between both parties, in threads."""
+    roles: tuple[Role, Role] = ("server", "client")
+    ports = free_ports("127.0.0.1", 2)
+    addresses = {role: f"127.0.0.1:{port}" for role, port in zip(roles, ports, strict=True)}
+    found: dict[Role, Outcome | Exception] = {}
+
+    def run(role: Role) -> None:
+        whose, mine = (program, None) if role == "server" else (program.outline(), images)
+        task = Task(role, whose, addresses, mine, len(images), None, OPTIONS, pools / role)
+        try:
+            found[role] = party.run(task, lambda: None)
+        except (EngineError, ConnectionError) as error:
+            found[role] = error
+
+    threads = [threading.Thread(target=run, args=(role,)) for role in roles]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def check(found: dict[Role, Outcome | Exception], program: Program, images: Tensor) -> Outcome:
+    client, server = found["client"], found["server"]
+    assert isinstance(client, Outcome) and client.logits is not None and isinstance(server, Outcome), found
+    assert float((client.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-5
+    return server
+
+
+def test_the_dealer_needs_no_weight(dealt: Path, program: Program) -> None:
+    text = (dealt / "network.json").read_text()
+    found, numbers = public.read(dealt / "network.json")
+    assert numbers == calibrate(program) and found.comparisons == program.comparisons
+    assert '"hidden"' in json.loads(text)["outline"]
+    assert all(op.weight.is_meta for op in found.operations if isinstance(op, Linear))
+
+
+def test_two_connections_use_up_lots_and_hand_over_weights_once(program: Program, pools: Path) -> None:
+    images = torch.randn(2, *SIZE)
+    first = check(ask(program, pools, images), program, images)
+    second = check(ask(program, pools, images), program, images)
+    assert first.session.server_bytes > 0 == second.session.server_bytes
+    for role in ("server", "client"):
+        assert len(list((pools / role / LOTS).iterdir())) == LOTS_DEALT - 4
+        assert len((pools / role / SPENT).read_bytes().splitlines()) == 4
+    images = torch.randn(3, *SIZE)
+    found = ask(program, pools, images)
+    assert "3 images and 2 lots left in the pool" in str(found["client"])
+
+
+def test_a_restored_disk_of_the_client_gets_no_lot_twice(program: Program, pools: Path) -> None:
+    images = torch.randn(2, *SIZE)
+    shutil.copytree(pools / "client", pools / "copy")
+    check(ask(program, pools, images), program, images)
+    shutil.rmtree(pools / "client")
+    shutil.copytree(pools / "copy", pools / "client")
+    check(ask(program, pools, images), program, images)
+    spent = (pools / "server" / SPENT).read_text().split()
+    assert len(spent) == len(set(spent)) == 4
+
+
+def test_a_lot_is_spent_also_for_whoever_opens_the_pool_anew(program: Program, pools: Path) -> None:
+    pool = Pool(pools / "server", "server", program)
+    name = pool.names()[0]
+    assert pool.is_fresh(name) and pool.take(name).id == name
+    for again in (pool, Pool(pools / "server", "server", program)):
+        assert not again.is_fresh(name) and name not in again.names()
+        with pytest.raises(EngineError, match="is spent"):
+            again.take(name)
+    with pytest.raises(EngineError, match="there is no lot 0000"):
+        pool.take(bytes(16))
+
+
+def test_killed_while_it_takes_a_lot(program: Program, pools: Path) -> None:
+    """The mark is on the disk before the lot is read: killed in between, the lot is lost and never used."""
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from deepshare.private.gateshare import public\n"
+        "from deepshare.private.gateshare.pool import Pool\n"
+        "Pool._read = lambda self, name: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "program, _ = public.read(pathlib.Path(sys.argv[2]))\n"
+        "pool = Pool(pathlib.Path(sys.argv[1]), 'server', program)\n"
+        "pool.take(pool.names()[0])\n"
+    )
+    public.write(pools / "network.json", program)
+    name = Pool(pools / "server", "server", program).names()[0]
+    ended = subprocess.run([sys.executable, "-c", code, str(pools / "server"), str(pools / "network.json")])
+    assert ended.returncode == -signal.SIGKILL
+    pool = Pool(pools / "server", "server", program)
+    assert (pools / "server" / LOTS / name.hex()).exists() and not pool.is_fresh(name)
+    with pytest.raises(EngineError, match="is spent"):
+        pool.take(name)
+
+
+def test_a_mark_that_was_not_finished_marks_nothing_and_spoils_no_other(program: Program, pools: Path) -> None:
+    pool = Pool(pools / "server", "server", program)
+    first, second = pool.names()[:2]
+    pool.take(first)
+    with (pools / "server" / SPENT).open("ab") as file:
+        file.write(second.hex()[:10].encode())
+    assert not pool.is_fresh(first) and pool.is_fresh(second)
+    pool.take(second)
+    assert not pool.is_fresh(first) and not pool.is_fresh(second)
+
+
+def test_pools_of_another_party_network_weights_or_dealing_are_refused(program: Program, pools: Path) -> None:
+    with pytest.raises(EngineError, match="is the pool of the client: the server needs the other one"):
+        Pool(pools / "client", "server", program)
+    torch.manual_seed(32)
+    with pytest.raises(EngineError, match="dealt for another network or plan"):
+        Pool(pools / "client", "client", translate(shared_resnet(), SIZE))
+    Pool(pools / "server", "server", program).bind(bytes(32))
+    found = ask(program, pools, torch.randn(1, *SIZE))
+    assert "was used with other weights" in str(found["server"])
+    write_pools(pools / "other", program.outline(), calibrate(program), 1, lambda _: None)
+    shutil.rmtree(pools / "server")
+    shutil.copytree(pools / "other" / "server", pools / "server")
+    assert "is of another dealing" in str(ask(program, pools, torch.randn(1, *SIZE))["client"])
+
+
+def test_damaged_pools_are_refused(program: Program, pools: Path) -> None:
+    pool = Pool(pools / "client", "client", program)
+    name = pool.names()[0]
+    path = pools / "client" / LOTS / name.hex()
+    content = bytearray(path.read_bytes())
+    content[1000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(EngineError, match="is damaged: it will not be used"):
+        pool.take(name)
+    for missing, said in ((SPENT, "has lost its marks"), (ABOUT, "no finished pool")):
+        (pools / "client" / missing).unlink()
+        with pytest.raises(EngineError, match=said):
+            Pool(pools / "client", "client", program)
+    with pytest.raises(EngineError, match="client is there already"):
+        write_pools(pools, program.outline(), calibrate(program), 1, lambda _: None)
+    (pools / "network.json").write_text("{}")
+    with pytest.raises(EngineError, match="is no outline"):
+        public.read(pools / "network.json")
+
+
+def test_weights_that_change_are_refused_over_sessions(program: Program, pools: Path) -> None:
+    images = torch.randn(1, *SIZE)
+    check(ask(program, pools, images), program, images)
+    last = program.operations[-1]
+    assert isinstance(last, Linear)
+    other = Program((*program.operations[:-1], replace(last, bias=last.bias + 1e-6)))
+    assert "was used with other weights" in str(ask(other, pools, images)["server"])
+
+
+def test_serve_and_ask_with_pools(program: Program, pools: Path) -> None:
+    about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple("abcd"))
+    said: list[str] = []
+    engine = find_engine("gateshare")
+    with pytest.raises(EngineError, match="give --pool"):
+        Service(engine, {}, program, about, None, said.append).open("127.0.0.1", 0)
+    server = Service(engine, OPTIONS, program, about, None, said.append, pools / "server").open("127.0.0.1", 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.socket.getsockname()[1]}"
+    images = torch.randn(2, *SIZE)
+    try:
+        with connected(address, None, pools / "client") as client:
+            result = client.ask(images)
+        with connected(address) as client, pytest.raises(EngineError, match="give your pool of the same dealing"):
+            client.ask(images)
+    finally:
+        server.shutdown()
+    assert float((result.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-5
+    assert result.cost.online.comparisons == 2 * program.comparisons
