@@ -168,15 +168,20 @@ def row(setup: Setup, key: tuple[str, int], costs: list[Cost], base: list[Cost],
         first.online.comparisons,
         statistics.median(cost.seconds for cost in costs),
         statistics.median(cost.activations.seconds for cost in costs),
-        first.activations.client_bytes,
+        sent(first),
         first.online.rounds,
         seconds_on(LAN, first.online, find_engine(engine).delays),
         seconds_on(WAN, first.online, find_engine(engine).delays),
         statistics.median(b.activations.seconds / c.activations.seconds for b, c in zip(base, costs, strict=True)),
         statistics.median(b.seconds / c.seconds for b, c in zip(base, costs, strict=True)),
-        base[0].activations.client_bytes / first.activations.client_bytes,
+        sent(base[0]) / sent(first),
         None if published is None or column is None else published[column],
     )
+
+
+def sent(cost: Cost) -> int:
+    """Bytes of the activations, of both parties."""
+    return cost.activations.server_bytes + cost.activations.client_bytes
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Needs Linux, root, iproute2 and /dev/net/tun; nothing of the kernel's traffic co
 import fcntl
 import os
 import selectors
+import shutil
 import struct
 import subprocess
 import threading
@@ -27,8 +28,8 @@ _ADDRESSES: dict[Role, str] = {"server": "10.77.0.1", "client": "10.77.0.2"}
 
 def missing() -> str | None:
     """What this machine lacks for it, if anything."""
-    if os.geteuid() != 0 or not _TUN.exists():
-        return "a link between two namespaces needs root and /dev/net/tun"
+    if os.geteuid() != 0 or not _TUN.exists() or shutil.which("ip") is None:
+        return "a link between two namespaces needs root, /dev/net/tun and the command ip"
     return None
 
 
