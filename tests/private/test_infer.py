@@ -18,6 +18,7 @@ from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private import engine as engines
 from deepshare.private.cost import LAN, WAN, predict, seconds_on
 from deepshare.private.engine import Task, check_installed, find_engine
+from deepshare.private.infer import run
 from deepshare.private.result import Part
 
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
@@ -108,6 +109,15 @@ def test_an_engine_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EngineError, match=r"needs crypten, .*pip install --no-deps crypten==0\.4\.1"):
         check_installed(find_engine("crypten"))
+
+
+@crypten
+def test_values_beyond_fixed_point_are_refused_with_the_layer() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 2, 1, bias=False), nn.Conv2d(2, 2, 1, bias=False))
+    for layer in network:
+        nn.init.constant_(layer.weight, 1000.0)  # type: ignore[arg-type]
+    with pytest.raises(EngineError, match=r"1 reaches 6e\+06 on these images"):
+        run(private.translate(network, SIZE), torch.ones(1, *SIZE), "crypten")
 
 
 def test_time_on_a_link() -> None:

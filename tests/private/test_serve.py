@@ -17,10 +17,11 @@ from websockets.sync.client import connect
 
 from deepshare import plan, share, zoo
 from deepshare.data.about import About
-from deepshare.errors import EngineError
+from deepshare.errors import EngineError, PlanMismatchError
 from deepshare.private import plain
 from deepshare.private.ask import connected
 from deepshare.private.control import PING_SECONDS, PONG_SECONDS
+from deepshare.private.deployed import check_plan
 from deepshare.private.engine import find_engine
 from deepshare.private.keys import make_keys, tls_of
 from deepshare.private.program import Program
@@ -188,5 +189,16 @@ def test_a_taken_port_and_an_absent_server_are_named(program: Program) -> None:
             service.open("127.0.0.1", port)
     with pytest.raises(EngineError, match=rf"no server at 127\.0\.0\.1:{port}"), connected(f"127.0.0.1:{port}"):
         pass
+    with pytest.raises(EngineError, match="IPv6"):
+        Service(find_engine("crypten"), {}, program, ABOUT, None, print).open("::1", 0)
     with pytest.raises(EngineError, match="needs a third party"):
         Service(find_engine("crypten"), {"provider": "ttp"}, program, ABOUT, None, print).open("127.0.0.1", 0)
+
+
+def test_another_plan_with_as_many_gates_is_refused() -> None:
+    model = zoo.resnet18(width=4, classes=10)
+    made, other = plan(model, SIZE, "50%"), plan(model, SIZE, "50%", layer_sharing=False)
+    served = translate(share(model, made), SIZE)
+    check_plan(served, made)
+    with pytest.raises(PlanMismatchError, match=r"otherwise than the plan, first at layer1"):
+        check_plan(served, other)

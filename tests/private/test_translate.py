@@ -173,6 +173,8 @@ def test_what_nobody_reads_is_left_out_but_leaders_stay() -> None:
         (lambda x: x.mean(1), "a mean over dimensions"),
         (lambda x: (x, x), "returns tuple"),
         (lambda x: x.reshape(-1), "across images"),
+        (lambda x: F.conv2d(x, x), "several tensors that depend on the image"),
+        (lambda x: F.dropout(x), "may draw random numbers"),
     ],
 )
 def test_what_no_engine_knows_is_refused_by_name(function: Callable[[Tensor], Tensor], said: str) -> None:
@@ -196,7 +198,7 @@ def test_a_program_that_computes_something_else_is_refused() -> None:
         y.view(len(y), -1).relu_()
         return y
 
-    with pytest.raises(UnsupportedModelError, match="without in-place operations"):
+    with pytest.raises(UnsupportedModelError, match="write into views"):
         translate(Function(writes_into_a_view), (2, 4, 4))
 
 
@@ -205,3 +207,10 @@ def test_gates_of_patches_are_refused() -> None:
     shared = share(model, plan(model, (3, 32, 32), "5%", patch=2))
     with pytest.raises(UnsupportedModelError, match=r"layer1\.0\.act1: its gates are shared over patches"):
         translate(shared, (3, 32, 32))
+
+
+def test_numbers_that_are_not_finite_are_named() -> None:
+    model = nn.Conv2d(2, 2, 1)
+    nn.init.constant_(model.weight, torch.nan)
+    with pytest.raises(UnsupportedModelError, match="not finite on random images: look at its weights"):
+        translate(model, (2, 4, 4))

@@ -62,6 +62,11 @@ def plan(
     size = size_of(model, input_size)
     from deepshare import plan as make_plan
 
+    if cost is not None:
+        from deepshare.private.engine import find_engine
+
+        find_engine(cost)
+
     network = build(model, relu6_to_relu=relu6_to_relu)
     if allocate == "snl":
         if recipe is None or run is None:
@@ -82,18 +87,16 @@ def plan(
         per_block=per_block,
         patch=patch,
     )
+    said = with_cost(network, made, cost, as_json) if cost else made.to_json() if as_json else f"{made}\n"
     if out is not None:
         made.save(out)
-    if cost is None:
-        print(made.to_json() if as_json else made, end="" if as_json else "\n")
-    else:
-        show_with_cost(network, made, cost, as_json)
+    print(said, end="")
     if out is not None:
         print(f"written to {out}", file=sys.stderr)
 
 
-def show_with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) -> None:
-    """Print a plan and what it saves with an engine."""
+def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) -> str:
+    """A plan and what it saves with an engine."""
     from deepshare import share
     from deepshare.private.cost import comparison, predict
     from deepshare.private.show import cost_dict
@@ -104,9 +107,8 @@ def show_with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: boo
     }
     if as_json:
         said = {name: cost_dict(cost) for name, cost in costs.items()}
-        print(json.dumps({"plan": json.loads(made.to_json()), "cost": said}))
-    else:
-        print(f"{made}\n\nOne image with {engine}, predicted:\n\n{comparison(costs)}")
+        return json.dumps({"plan": json.loads(made.to_json()), "cost": said}) + "\n"
+    return f"{made}\n\nOne image with {engine}, predicted:\n\n{comparison(costs)}\n"
 
 
 def counts_by_snl(

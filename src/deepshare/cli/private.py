@@ -124,6 +124,7 @@ def ask(
     /,
     *,
     server: str,
+    engine: Annotated[str | None, Parameter(name=["--engine", "-e"])] = None,
     tls: TlsFolder = None,
     pool: PoolFolder = None,
     fit: Fit = False,
@@ -135,19 +136,20 @@ def ask(
 
     Args:
         server: HOST:PORT of deepshare private serve.
+        engine: The engine that is trusted; a server with another one is refused. Without it the server's is taken.
         plan: A plan file; a server with another plan is refused.
     """
     from deepshare.private.ask import connected
+    from deepshare.private.deployed import check_plan
     from deepshare.private.keys import tls_of
     from deepshare.sharing.plan import Plan
 
     expected = None if plan is None else Plan.load(plan)
     with connected(server, None if tls is None else tls_of(tls), pool) as client:
-        if expected is not None and expected.gates != client.offer.program.comparisons:
-            raise EngineError(
-                f"the server's network computes {client.offer.program.comparisons:,} gates and {plan} has "
-                f"{expected.gates:,}: it serves another plan"
-            )
+        if engine not in (None, client.offer.engine.name):
+            raise EngineError(f"{server} uses engine {client.offer.engine.name}, not {engine}: nothing was sent to it")
+        if expected is not None:
+            check_plan(client.offer.program, expected)
         batch = client.offer.about.read(images, fit=fit)
         warn(client.offer.engine)
         result = client.ask(batch)
@@ -235,6 +237,9 @@ def show(result: "Result", about: "About", names: list[str], layers: bool, as_js
         print(json.dumps({"images": found, "cost": cost_dict(result.cost)}))
         return
     width = max((len(entry["image"]) for entry in found), default=0)
+    if not found:
+        shape = "x".join(map(str, result.logits.shape))
+        print(f"logits of shape {shape}; in Python deepshare.private.infer gives them")
     for entry in found:
         print(f"{entry['image']:{width}}  {entry['class']}  {entry['probability']:.1%}")
     print()

@@ -73,10 +73,15 @@ def measured(message: dict[str, Any], program: Program) -> Outcome:
         EngineError: It is something else.
     """
     try:
-        layers = {int(number): Part(**part) for number, part in message["layers"]}
+        layers = {int(number): _part(part) for number, part in message["layers"]}
         if not all(0 <= number < len(program.operations) for number in layers):
             raise ValueError("no such layer")
-        offline, session = Part(**message["offline"]), Part(**message["session"])
+        offline, session = _part(message["offline"]), _part(message["session"])
         return Outcome(None, layers, offline, session, float(message["seconds"]))
     except (KeyError, TypeError, ValueError) as error:
         raise EngineError(f"the other party's account of its cost is damaged ({error})") from error
+
+
+def _part(values: dict[str, Any]) -> Part:
+    numbers: dict[str, Any] = {name: float(v) if name == "seconds" else int(v) for name, v in values.items()}
+    return Part(**numbers)

@@ -113,6 +113,8 @@ def _offer(message: Message) -> Offer:
         program = outline.parse(message["outline"])
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise EngineError("the server's offer is damaged: install the same deepshare on both sides") from error
+    if len(about.classes) != program.operations[-1].shape[0] or about.size != program.input_size:
+        raise EngineError("the server's offer contradicts itself: install the same deepshare on both sides")
     check_installed(engine)
     engine.check(program, options)
     return Offer(engine, options, program, about)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from deepshare.data import batches
 from deepshare.data.about import About
-from deepshare.errors import CheckpointError, DataError
-from deepshare.private.program import Program
+from deepshare.errors import CheckpointError, DataError, PlanMismatchError
+from deepshare.private.program import Program, SharedActivation
 from deepshare.private.translate import translate
+from deepshare.sharing.plan import Plan
 from deepshare.training.feed import make_feed
 from deepshare.training.folder import RunFolder
 from deepshare.training.networks import load
@@ -31,6 +32,22 @@ def from_run(folder: Path, *, best: bool = False) -> tuple[Program, About]:
     network = load(folder, best=best)
     about = about_images(folder)
     return translate(network, about.size), about
+
+
+def check_plan(program: Program, plan: Plan) -> None:
+    """Refuse a program that shares its gates otherwise than a plan says.
+
+    Raises:
+        PlanMismatchError: Names the first difference.
+    """
+    activations = [op for op in program.operations if isinstance(op, SharedActivation)]
+    served = {op.name: (program.operations[op.leader].name, op.prototypes) for op in activations}
+    planned = {site.name: (group.leader.name, group.prototypes) for group in plan.groups for site in group.sites}
+    differing = sorted(name for name in served.keys() | planned.keys() if served.get(name) != planned.get(name))
+    if differing:
+        raise PlanMismatchError(
+            f"the server shares the gates of {differing[0]} otherwise than the plan: nothing was sent"
+        )
 
 
 def about_images(folder: Path) -> About:

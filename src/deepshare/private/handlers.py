@@ -263,9 +263,12 @@ HANDLERS: dict[str, Callable[..., Operation]] = {
     **dict.fromkeys(("max_pool2d", "_max_pool2d"), _max_pool2d),
 }
 
+# Functions that may get several tensors that depend on the image.
+MANY = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__", "cat", "concat", "concatenate", "expand_as"})
+
 # Functions that give back what they got, in a network that is not training.
 PASSING = frozenset(
-    {"dropout", "dropout2d", "feature_dropout", "contiguous", "clone", "detach", "to", "double", "float", "type_as"}
+    {"dropout", "dropout2d", "feature_dropout", "contiguous", "clone", "detach", "to", "double", "type_as"}
 )
 
 CURES = {

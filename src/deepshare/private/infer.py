@@ -14,6 +14,9 @@ from deepshare.private.program import Program
 from deepshare.private.result import Cost, Layer, Outcome, Part, Result
 from deepshare.private.translate import translate
 
+# All engines hold values below this, with room for the sums that lead to them.
+LARGEST = 2.0**18
+
 
 def infer(
     model: nn.Module, images: Tensor, engine: str = "crypten", options: Mapping[str, str] | None = None
@@ -53,12 +56,13 @@ def run(
     check_installed(chosen)
     check_images(images, program)
     chosen.check(program, options)
+    expected = plain.evaluate(program, images, see=lambda number, value: _check_range(program, number, value))
     outcomes = run_here(chosen, program, images, options, places)
     logits = outcomes["client"].logits
     if logits is None:
         raise EngineError("the client got no logits")
     cost = total(chosen.name, program, len(images), list(outcomes.values()))
-    error = float((logits.double() - plain.evaluate(program, images)).abs().max())
+    error = float((logits.double() - expected).abs().max())
     return Result(logits, replace(cost, error=error))
 
 
@@ -74,6 +78,16 @@ def check_images(images: Tensor, program: Program | None) -> None:
         raise EngineError(f"images of shape {tuple(images.shape)} and {images.dtype}: give floats of shape {wanted}")
     if not bool(torch.isfinite(images).all()):
         raise EngineError("the images hold numbers that are not finite: normalise them as the network was trained")
+
+
+def _check_range(program: Program, number: int, value: Tensor) -> None:
+    largest = float(value.abs().max())
+    if not largest < LARGEST:
+        name = program.operations[number].name
+        raise EngineError(
+            f"{name} reaches {largest:.2g} on these images, beyond the range of fixed point, {LARGEST:.0f}: "
+            "train it with more weight decay, or normalise the images as it was trained"
+        )
 
 
 def total(engine: str, program: Program, images: int, outcomes: list[Outcome]) -> Cost:

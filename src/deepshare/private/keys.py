@@ -46,6 +46,7 @@ def tls_of(folder: Path) -> Tls:
     Raises:
         EngineError: A file is missing.
     """
+    folder = folder.resolve()
     tls = Tls(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
     for path in (tls.authority, tls.certificate, tls.key):
         if not path.is_file():

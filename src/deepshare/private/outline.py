@@ -46,7 +46,7 @@ def parse(text: str) -> Program:
             )
         program = Program(tuple(_parsed(entry) for entry in content["operations"]))
         _check(program)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise EngineError(f"the other party sent a damaged outline ({error}): install the same deepshare") from error
     return program
 

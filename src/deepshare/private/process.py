@@ -45,12 +45,15 @@ class Worker:
         self.role = task.role
         self._events = events
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open until stop
+        # Libraries leave files where they run, and import what lies there.
+        self._folder = tempfile.TemporaryDirectory(prefix="deepshare-", ignore_cleanup_errors=True)
         process = subprocess.Popen(
             [*through, sys.executable, "-m", "deepshare.private.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            env={**os.environ, **_python_path(), "OMP_NUM_THREADS": str(threads)},
+            cwd=self._folder.name,
             start_new_session=True,
         )
         self._process = cast(_Piped, process)
@@ -67,6 +70,7 @@ class Worker:
         for stream in (self._process.stdin, self._process.stdout, self._log):
             with suppress(OSError):  # what was not written any more
                 stream.close()
+        self._folder.cleanup()
 
     def _feed(self, engine: str, task: Task) -> None:
         # The pipe stays open: its end tells the worker that its parent is gone.
@@ -88,6 +92,12 @@ class Worker:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else f"exit code {self._process.returncode}"
+
+
+def _python_path() -> dict[str, str]:
+    """Where modules are found, for a process in another folder."""
+    given = os.environ.get("PYTHONPATH")
+    return {} if given is None else {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))}
 
 
 def failure(role: Role, reason: str) -> EngineError:

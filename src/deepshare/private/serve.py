@@ -57,9 +57,10 @@ class Service:
                 f"engine {self.engine.name} with {dict(self.options)} needs a third party: "
                 "run it on one machine with private run; with gateshare, have it dealt beforehand and give --pool"
             )
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if ":" in host:
+            raise EngineError(f"{host} is an address of IPv6, which the engines do not speak: give one of IPv4")
         try:
-            listener = socket.create_server((host, port), family=family)
+            listener = socket.create_server((host, port))
         except OSError as error:
             raise EngineError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port") from error
         context = None if self.tls is None else server_context(self.tls)

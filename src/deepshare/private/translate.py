@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from deepshare.errors import UnsupportedModelError, reason
 from deepshare.private import plain
 from deepshare.private.fold import fold
-from deepshare.private.handlers import CURES, HANDLERS, PASSING, Call, activation, is_leaf
+from deepshare.private.handlers import CURES, HANDLERS, MANY, PASSING, Call, activation, is_leaf
 from deepshare.private.program import Input, Operation, Program, Resample, Reshape
 from deepshare.sharing.gates import GateCell
 from deepshare.sharing.observe import BATCH, check_input_size, copy_of
@@ -51,17 +51,22 @@ def translate(model: nn.Module, input_size: Sequence[int]) -> Program:
                 "give the input size that it was trained for"
             ) from error
         program = fold(recorder.operations, recorder.output(result))
-        _check(program, images, result, type(model).__name__)
+        _check(program, model, torch.randn(BATCH, *size, dtype=torch.float64, generator=generator))
     return program
 
 
-def _check(program: Program, images: Tensor, result: Any, name: str) -> None:
+def _check(program: Program, model: nn.Module, images: Tensor) -> None:
+    """Compare with the network on images that the translation has not seen."""
+    name = type(model).__name__
+    result = copy_of(model).double().cpu().eval()(images.clone())
     expected = result["out"] if isinstance(result, dict) else result
+    if not bool(torch.isfinite(expected).all()):
+        raise UnsupportedModelError(f"{name} gives numbers that are not finite on random images: look at its weights")
     difference = (plain.evaluate(program, images) - expected).abs().max()
     if not difference <= _TOLERANCE * expected.abs().max().clamp(min=1):
         raise UnsupportedModelError(
-            f"{name} was translated but computes something else ({difference:.1e} apart): it may write into views of "
-            "its tensors; write its forward without in-place operations"
+            f"{name} was translated but computes something else ({difference:.1e} apart): it may draw random numbers, "
+            "or write into views of its tensors"
         )
 
 
@@ -134,6 +139,11 @@ class _Recorder(TorchFunctionMode):
             self._alias(result, sources[0])
             return
         handler = HANDLERS.get(name)
+        if len(sources) > 1 and name not in MANY:
+            raise UnsupportedModelError(
+                f"{where or 'the network'} calls {name.strip('_')} with several tensors that depend on the image: "
+                "private inference knows sums and concatenation of such"
+            )
         if handler is None or not isinstance(result, Tensor):
             raise UnsupportedModelError(
                 f"{where or 'the network'} calls {name.strip('_')}, which private inference does not know: "

@@ -8,7 +8,7 @@ BITS = 16
 # more bits make that four times as rare. They make a failure of truncation four times as likely, which is rarer still.
 WEIGHT_BITS = 18
 # A product of two numbers below it, at double scale, stays far from the end of the ring.
-LIMIT = 2.0**15
+LIMIT = 2.0**13
 
 
 def encode(values: Tensor, bits: int = BITS) -> Tensor:

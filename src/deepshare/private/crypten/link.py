@@ -59,6 +59,8 @@ class Link:
 
     def exchange(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Send numbers to the other party and get as many from it, in one round; none take no round."""
+        if not tensors:
+            return []
         mine = torch.cat([tensor.flatten() for tensor in tensors])
         if not len(mine):
             return list(tensors)
