@@ -39,7 +39,7 @@ def test_steps_compute_the_program(make: Callable[[str], Program], kind: str, ab
     program = make(kind)
     images = torch.randn(2, *program.input_size)
     expected = plain.evaluate(program, images)
-    result = in_the_clear(lower(program, absorbs), images)
+    result = in_the_clear(lower(program, absorbs, 2), images)
     torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -47,7 +47,7 @@ def test_steps_compute_the_program(make: Callable[[str], Program], kind: str, ab
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_outline_has_the_same_steps_without_numbers(kind: str, absorbs: bool) -> None:
     program = varied(kind)
-    whole, outline = lower(program, absorbs), lower(program.outline(), absorbs)
+    whole, outline = lower(program, absorbs, 1), lower(program.outline(), absorbs, 1)
     assert len(whole) == len(outline)
     for one, other in zip(whole, outline, strict=True):
         assert (type(one), one.number, one.inputs, one.output, one.shape) == (
@@ -60,7 +60,7 @@ def test_an_outline_has_the_same_steps_without_numbers(kind: str, absorbs: bool)
 
 
 def kinds(program: Program, absorbs: bool) -> list[type[Step]]:
-    return [type(step) for step in lower(program, absorbs)]
+    return [type(step) for step in lower(program, absorbs, 1)]
 
 
 def test_what_absorbs_has_one_product_for_each_sum_and_no_scale() -> None:
@@ -73,7 +73,7 @@ def test_what_absorbs_has_one_product_for_each_sum_and_no_scale() -> None:
 
 def test_products_belong_to_layers_with_weights() -> None:
     program = resnet("shared")
-    for step in lower(program, True):
+    for step in lower(program, True, 1):
         if isinstance(step, Product):
             assert program.operations[step.number].kind in ("Convolution", "Linear")
         if isinstance(step, Select):

@@ -1,8 +1,11 @@
 import pytest
+import torch
 
+from deepshare import plan, share, zoo
 from deepshare.private.engine import find_engine
 from deepshare.private.result import Part
 from deepshare.private.spu.ciphertexts import Triples, product, tile
+from deepshare.private.translate import translate
 from tests.private.spu.programs import resnet, varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]
@@ -65,3 +68,18 @@ def test_sharing_saves_bytes_at_activations_on_both_protocols() -> None:
             activations = [p for n, p in layers.items() if program.operations[n].kind.endswith("Activation")]
             sent.append(sum(part.server_bytes + part.client_bytes for part in activations))
         assert sent[1] > ratio * sent[0]
+
+
+def test_scales_are_absorbed_where_that_sends_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = zoo.resnet18().eval()
+    program = translate(share(model, plan(model, (3, 32, 32), 6_000)), (3, 32, 32))
+
+    def sent() -> int:
+        layers, _ = find_engine("spu-cheetah").predict(program, 1, {})
+        return sum(part.server_bytes + part.client_bytes for part in layers.values())
+
+    chosen = sent()
+    for always in (True, False):
+        monkeypatch.setattr("deepshare.private.spu.lower.pays", lambda *_, always=always: always)
+        assert chosen < 0.95 * sent()

@@ -4,7 +4,10 @@ Sizes are those of spu 0.10.0.dev20251211 in a ring of 64 bits, measured: 8,192 
 fresh one is a seed, and all are compressed.
 """
 
+from functools import cache
 from math import ceil
+
+import numpy as np
 
 from deepshare.private.result import Part
 
@@ -20,21 +23,18 @@ def tile(rows: int, inner: int, columns: int, packs: bool) -> tuple[int, int, in
 
     Answers that are packed take depths that are powers of two.
     """
-    best, chosen = float("inf"), (1, 1, 1)
-    for height in range(1, min(_COEFFICIENTS, rows) + 1):
-        depth = 1
-        while depth <= inner and height * depth <= _COEFFICIENTS:
-            width = min(columns, _COEFFICIENTS // height // depth)
-            down, deep, across = ceil(rows / height), ceil(inner / depth), ceil(columns / width)
-            messages = min(down, across) * deep + ceil(down * across / depth)
-            packing = ceil(rows * columns / _COEFFICIENTS) * depth if packs else 0
-            weight = 1000 * messages + packing + down * deep * across / 10
-            if weight <= best:
-                best, chosen = weight, (height, depth, width)
-            depth = 2 * depth if packs else depth + 1
-    return chosen
+    heights = np.arange(1, min(_COEFFICIENTS, rows) + 1)[:, None]
+    depths = 2 ** np.arange(inner.bit_length()) if packs else np.arange(1, inner + 1)
+    widths = np.minimum(columns, _COEFFICIENTS // (heights * depths))
+    down, deep, across = -(-rows // heights), -(-inner // depths), -(-columns // np.maximum(widths, 1))
+    messages = np.minimum(down, across) * deep - (-down * across // depths)
+    packing = ceil(rows * columns / _COEFFICIENTS) * depths if packs else 0
+    weight = np.where(widths > 0, 1000.0 * messages + packing + down * deep * across / 10, np.inf)
+    height, depth = divmod(int(np.flatnonzero(weight == weight.min())[-1]), len(depths))
+    return height + 1, int(depths[depth]), int(widths[height, depth])
 
 
+@cache
 def product(rows: int, inner: int, columns: int) -> Part:
     """A share (rows, inner) times the server's matrix (inner, columns): the smaller factor goes out encrypted."""
     height, depth, width = tile(rows, inner, columns, True)

@@ -22,6 +22,7 @@ from deepshare.private.program import (
     SharedActivation,
     hidden_tensors,
 )
+from deepshare.private.spu.absorb import pays
 from deepshare.private.spu.steps import (
     Gated,
     Gates,
@@ -41,21 +42,23 @@ from deepshare.private.spu.steps import (
 from deepshare.private.spu.values import Held, Pending, Value, pending, product, total
 
 
-def lower(program: Program, absorbs: bool) -> tuple[Step, ...]:
+def lower(program: Program, absorbs: bool, count: int) -> tuple[Step, ...]:
     """The steps of a program, in order; the last one's output is the result.
 
     Args:
         program: Whole or an outline: hidden tensors of an outline stay without numbers.
-        absorbs: Whether scales go into the products after them and sums of products become one, as is cheapest on
-            CHEETAH; otherwise each operation is computed where it stands.
+        absorbs: Whether scales go into the products after them where that pays, and sums of products become one, as
+            is cheapest on CHEETAH; otherwise each operation is computed where it stands.
+        count: Images at once.
     """
-    return tuple(_Lowering(program, absorbs).steps)
+    return tuple(_Lowering(program, absorbs, count).steps)
 
 
 class _Lowering:
-    def __init__(self, program: Program, absorbs: bool) -> None:
+    def __init__(self, program: Program, absorbs: bool, count: int) -> None:
         self.program = program
         self.absorbs = absorbs
+        self.count = count
         self.steps: list[Step] = []
         self.values: dict[int, Value] = {}
         self.uses = Counter(source for op in program.operations for source in op.inputs)
@@ -149,7 +152,7 @@ class _Lowering:
             pi = tuple(operation.pi.tolist())
             self._emit(Select(number=number, inputs=inputs, output=f"s{number}", shape=shape, pi=pi))
             scale = torch.cat([operation.alpha, operation.beta])
-            return Held(f"s{number}", operation.shape, torch.arange(shape[0]) % operation.shape[0], scale)
+            return self._apart(number, f"s{number}", scale)
         chosen = torch.nn.functional.one_hot(operation.pi, rows).to(operation.alpha)
         spread = (chosen * operation.alpha[:, None]).T
         hidden = {"spread": spread, "beta": operation.beta}
@@ -190,7 +193,15 @@ class _Lowering:
             others=(~mask).reshape(-1).nonzero()[:, 0],
         )
         self._emit(step)
-        return Held(step.output, operation.shape, torch.arange(3 * channels) % channels, torch.cat(scales))
+        return self._apart(number, step.output, torch.cat(scales))
+
+    def _apart(self, number: int, name: str, scale: Tensor) -> Held:
+        """A value whose channels are parts one after the other, left so or put together."""
+        shape = self.program.operations[number].shape
+        held = Held(name, shape, torch.arange(len(scale)) % shape[0], scale)
+        if pays(self.program, number, len(scale) // shape[0], self.count):
+            return held
+        return self._compute(number, pending(held))
 
     def _concatenate(self, number: int, operation: Concatenate) -> Held:
         parts = [self._held(source) for source in operation.inputs]

@@ -1,6 +1,5 @@
 """What each of the two parties runs."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +27,8 @@ from deepshare.private.spu.steps import Gated, Gates, Share, Step
 
 # CHEETAH gives each processor so many elements of a comparison, and makes its keys when it first needs them.
 _TILE = 2048
+# What the parties agree on must not depend on the machine of one of them.
+_MOST_CORES = 64
 
 
 def run(protocol: Protocol, task: Task, ready: Callable[[], None]) -> Outcome:
@@ -44,7 +45,7 @@ def run(protocol: Protocol, task: Task, ready: Callable[[], None]) -> Outcome:
 class _Party:
     def __init__(self, protocol: Protocol, task: Task, machine: Machine) -> None:
         self.protocol, self.task, self.machine = protocol, task, machine
-        self.steps = lower(task.program, protocol.absorbs)
+        self.steps = lower(task.program, protocol.absorbs, task.count)
         self.last = {name: number for number, step in enumerate(self.steps) for name in step.inputs}
 
     def infer(self) -> Outcome:
@@ -101,7 +102,7 @@ class _Party:
     def _make_keys(self) -> Part:
         """Make CHEETAH do once what it otherwise does at its first comparison and its first products."""
         largest = max(step.elements for step in self.steps) * self.task.count
-        spread = min(largest, _TILE * (os.cpu_count() or 1))
+        spread = min(largest, _TILE * _MOST_CORES)
 
         def select(zeros: Array, zero: Array) -> Array:
             shares = zeros + zero

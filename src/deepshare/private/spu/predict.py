@@ -33,7 +33,7 @@ _LABEL = 40
 
 def online(program: Program, protocol: Protocol, count: int) -> Mapping[int, Part]:
     """By operation; operations without a step of their own are a part of another's."""
-    steps = lower(program, protocol.absorbs)
+    steps = lower(program, protocol.absorbs, count)
     shapes = {"images": program.input_size} | {step.output: step.shape for step in steps}
     cost = _Semi2k(count, shapes) if protocol.caches else _Cheetah(count, shapes)
     layers: dict[int, Part] = {}
