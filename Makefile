@@ -7,10 +7,14 @@ READY := .venv/.ready
 ENGINES := $(shell $(PYTHON) -c 'import sys; print("spu," * (sys.version_info[:2] == (3, 11) and sys.platform == "linux"))')
 CODE := $(wildcard src tests benchmarks examples dev)
 
-.PHONY: demo test lint types pytest install clean
+.PHONY: demo study test lint types pytest install clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits.py
+
+# Hours on two cores; it goes on where it was. DATA is where data sets are.
+study: $(READY)
+	$(BIN)/deepshare compare --study small $(if $(DATA),--data-dir $(DATA),--download)
 
 test: lint types pytest
 

@@ -212,5 +212,5 @@ def test_only_the_client_sees_logits_and_images_out_of_range_are_its_error() -> 
     images = torch.randn(1, 3, 2, 2)
     outcomes = run_here(find_engine("crypten"), program, images, {})
     assert outcomes["server"].logits is None and outcomes["client"].logits is not None
-    with pytest.raises(EngineError, match="the client failed: the images hold a number that is not below 32768"):
+    with pytest.raises(EngineError, match="the client failed: the images hold a number that is not below 8192"):
         run(program, images + 40_000, "crypten")
