@@ -200,5 +200,5 @@ def test_another_plan_with_as_many_gates_is_refused() -> None:
     made, other = plan(model, SIZE, "50%"), plan(model, SIZE, "50%", layer_sharing=False)
     served = translate(share(model, made), SIZE)
     check_plan(served, made)
-    with pytest.raises(PlanMismatchError, match="gates of layer1.* otherwise than the plan"):
+    with pytest.raises(PlanMismatchError, match=r"gates of layer1.* otherwise than the plan"):
         check_plan(served, other)
