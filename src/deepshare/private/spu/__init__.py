@@ -2,7 +2,7 @@
 
 Every operation is compiled by itself, so that its cost can be read from the runtime. What one party alone knows stays
 with it: the first operation that brings something of both parties together makes shares. On CHEETAH alpha, beta and the
-coefficients of polynomials go into the weights of the layers after them; on SEMI2K weights, alphas and gates are opened
+coefficients of polynomials go into the weights after them where that sends less; on SEMI2K weights and gates are opened
 behind a mask once, and serve all further products.
 
 There are wheels of SPU for CPython 3.11 under Linux on x86-64 alone.
