@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from deepshare import plan, share, zoo
+from deepshare.errors import UnsupportedModelError
 from deepshare.methods.masked import GatedPolynomial
 from deepshare.private.cost import LAN, WAN, seconds_on
 from deepshare.private.engine import Role, engine_names, find_engine
@@ -120,12 +121,22 @@ def measure(setup: Setup, engine: str, rounds: int, places: dict[Role, Place]) -
     programs = {("ReLU", 0): translate(network, setup.size)}
     for budget in setup.budgets:
         programs |= {(kind, budget): program for kind, program in kinds(network, setup, budget).items()}
+    programs = {key: program for key, program in programs.items() if can(engine, program)}
     images = torch.randn(1, *setup.size)
     costs: dict[tuple[str, int], list[Cost]] = {key: [] for key in programs}
     for _ in range(rounds):
         for key, program in programs.items():
             costs[key].append(run(program, images, engine, places=places).cost)
     return [row(setup, key, costs[key], costs["ReLU", 0], engine) for key in programs]
+
+
+def can(engine: str, program: Program) -> bool:
+    """Whether an engine knows all that a program does; gateshare has no polynomials."""
+    try:
+        find_engine(engine).check(program, {})
+    except UnsupportedModelError:
+        return False
+    return True
 
 
 def kinds(network: nn.Module, setup: Setup, budget: int) -> dict[str, Program]:

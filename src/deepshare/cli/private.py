@@ -86,7 +86,10 @@ def serve(
     pool: PoolFolder = None,
     best: Best = False,
 ) -> None:
-    """Answer clients on other machines until interrupted; they never see the weights, the server never the images.
+    """Answer clients on other machines until interrupted; they never see the weights.
+
+    Who could see the images depends on the engine: of those without a third party, spu-cheetah alone hides them from a
+    curious server, crypten and spu-semi2k are for measuring.
 
     Args:
         run: The folder of a finished run.

@@ -83,6 +83,15 @@ def comparison(costs: Mapping[str, Cost]) -> str:
         for what, part in (("activations", cost.activations), ("in all", cost.online)):
             sent = max(part.server_bytes, part.client_bytes)
             times = (f"{seconds_on(link, part, delays):.2f} s" for link in (LAN, WAN))
-            rows.append((name, what, f"{part.comparisons:,}", size(sent), f"{part.rounds:,}", *times))
-    header = ("network", "", "comparisons", "sent by a party", "rounds", *(link.name for link in (LAN, WAN)))
-    return f"{table(header, rows, '<<>>>>>')}\nTimes are those of the messages alone, without computing."
+            dealt = size(cost.offline.dealer_bytes) if what == "in all" else ""
+            rows.append((name, what, f"{part.comparisons:,}", size(sent), f"{part.rounds:,}", *times, dealt))
+    header = (
+        "network",
+        "",
+        "comparisons",
+        "sent by a party",
+        "rounds",
+        *(link.name for link in (LAN, WAN)),
+        "dealt before",
+    )
+    return f"{table(header, rows, '<<>>>>>>')}\nTimes are those of the messages alone, without computing."
