@@ -1,5 +1,6 @@
 """What one operation does in each process, and the operations that a party does alone."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +11,7 @@ from deepshare.private.crypten.room import Room
 from deepshare.private.program import Add, Concatenate, Operation, Program, Resample, Reshape
 
 
-class Step:
+class Step(ABC):
     """One operation; making it shares its secrets.
 
     Args:
@@ -25,15 +26,15 @@ class Step:
         self.inputs = operation.inputs
         self.sizes = [program.operations[source].shape for source in operation.inputs]
 
-    def deal(self) -> None:
+    def deal(self) -> None:  # noqa: B027 - not every operation needs masks
         """Ask for the masks; in every process, before there are images."""
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027
         """Compute what can be computed of them; in the parties, before there are images."""
 
+    @abstractmethod
     def run(self, inputs: Sequence[Tensor]) -> Tensor:
         """This party's share of the result, from its shares of the inputs."""
-        raise NotImplementedError
 
 
 class Alone(Step):
