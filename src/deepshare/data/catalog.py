@@ -7,6 +7,7 @@ from deepshare.data.cifar import CIFAR10, CIFAR100, load_cifar
 from deepshare.data.digits import load_digits
 from deepshare.data.folder import load_folder
 from deepshare.data.images import ImageSet, Splits, cut
+from deepshare.data.pictures import Size
 from deepshare.data.segmentation import load_ade20k, load_camvid
 from deepshare.data.tiny_imagenet import load_tiny_imagenet
 from deepshare.errors import DataError
@@ -27,7 +28,7 @@ def load(
     seed: int = 0,
     download: bool = False,
     subset: int | None = None,
-    image_size: int | None = None,
+    image_size: Size | None = None,
 ) -> Splits:
     """Load a data set and cut validation images from its training images; the test images are the official ones.
 
@@ -56,7 +57,7 @@ def load(
 
 
 def _parts(
-    name: str, data_dir: Path, download: bool, image_size: int | None
+    name: str, data_dir: Path, download: bool, image_size: Size | None
 ) -> tuple[ImageSet, ImageSet | None, ImageSet | None]:
     kind, _, path = name.partition(":")
     match kind:

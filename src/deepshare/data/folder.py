@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from deepshare.data.images import FileImages, ImageSet
-from deepshare.data.pictures import decode_all, decode_rgb, decode_square, list_pictures
+from deepshare.data.pictures import Size, decode_all, decode_covering, decode_rgb, list_pictures
 from deepshare.errors import DataError
 
 # Of ImageNet, as nothing is known of the pictures.
@@ -17,7 +17,7 @@ VALIDATION_FOLDERS = ("val", "valid", "validation")
 IN_MEMORY = 1 << 30  # bytes of decoded pictures; larger sets are decoded as they are needed
 
 
-def load_folder(folder: Path, image_size: int | None) -> tuple[ImageSet, ImageSet | None, ImageSet | None]:
+def load_folder(folder: Path, image_size: Size | None) -> tuple[ImageSet, ImageSet | None, ImageSet | None]:
     """Return training, validation and test pictures; the latter two only if there are folders for them.
 
     Either `folder/train/class/*.jpg` with `val` or `test` or both beside `train`, or `folder/class/*.jpg`. If only one
@@ -47,7 +47,7 @@ def _classes(folder: Path) -> tuple[str, ...]:
     return classes
 
 
-def _read(folder: Path, classes: tuple[str, ...], image_size: int | None) -> ImageSet:
+def _read(folder: Path, classes: tuple[str, ...], image_size: Size | None) -> ImageSet:
     unknown = {inner.name for inner in folder.iterdir() if inner.is_dir() and list_pictures(inner)} - set(classes)
     if unknown:
         raise DataError(f"{folder}: class '{min(unknown)}' has no training pictures: add some or remove it")
@@ -63,8 +63,8 @@ def _read(folder: Path, classes: tuple[str, ...], image_size: int | None) -> Ima
     return ImageSet(f"folder:{folder}", _images([path for path, _ in found], image_size), labels, classes, MEAN, STD)
 
 
-def _images(paths: list[Path], image_size: int | None) -> Tensor | FileImages:
-    decode = partial(decode_square, size=image_size) if image_size else decode_rgb
+def _images(paths: list[Path], image_size: Size | None) -> Tensor | FileImages:
+    decode = partial(decode_covering, size=image_size) if image_size else decode_rgb
     if decode(paths[0]).numel() * len(paths) <= IN_MEMORY:
         return decode_all(paths, decode)
     return FileImages(tuple(paths), decode)

@@ -15,6 +15,17 @@ from deepshare.errors import DataError
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 READERS = 4
 
+Size = int | tuple[int, int]  # of a square, or height and width
+
+
+def height_and_width(size: Size) -> tuple[int, int]:
+    """What a size says.
+
+    >>> height_and_width(32), height_and_width((180, 240))
+    ((32, 32), (180, 240))
+    """
+    return (size, size) if isinstance(size, int) else size
+
 
 def list_pictures(folder: Path) -> list[Path]:
     """Return the pictures directly in a folder, by name."""
@@ -29,10 +40,11 @@ def decode_rgb(path: Path) -> Tensor:
     return _decode(path, lambda picture: picture.convert("RGB")).permute(2, 0, 1).contiguous()
 
 
-def decode_square(path: Path, size: int) -> Tensor:
-    """Read a picture as RGB, scaled to cover a square and cut to its middle: uint8 of shape (3, size, size)."""
-    square = _decode(path, lambda picture: ImageOps.fit(picture.convert("RGB"), (size, size), Image.Resampling.BICUBIC))
-    return square.permute(2, 0, 1).contiguous()
+def decode_covering(path: Path, size: Size) -> Tensor:
+    """Read a picture as RGB, scaled to cover a size and cut to its middle: uint8 of shape (3, height, width)."""
+    height, width = height_and_width(size)
+    cut = _decode(path, lambda picture: ImageOps.fit(picture.convert("RGB"), (width, height), Image.Resampling.BICUBIC))
+    return cut.permute(2, 0, 1).contiguous()
 
 
 def decode_mask(path: Path) -> Tensor:

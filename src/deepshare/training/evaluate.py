@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from deepshare.data import Fit, Source, Transform, batches, from_dataset, load
+from deepshare.data.pictures import Size, height_and_width
 from deepshare.training.losses import NO_LABEL
 
 
@@ -42,7 +43,7 @@ def evaluate(
     data: "str | Source | Dataset[Any] | DataLoader[Any]",
     *,
     data_dir: Path | None = None,
-    image_size: int | None = None,
+    image_size: Size | None = None,
     batch: int = 256,
 ) -> Result:
     """Evaluate a network on the device where it is.
@@ -51,7 +52,7 @@ def evaluate(
         model: The network; its mode is restored afterwards.
         data: The name of a data set, whose test images are taken, or any images: a set, a Dataset or a DataLoader.
         data_dir: Where data sets are.
-        image_size: Fit every image into a square of this size, as images of unequal size need it.
+        image_size: Fit every image into a frame of this size, a square or (height, width), as images of unequal size need it.
         batch: Images at a time; it does not change the result beyond rounding.
 
     Raises:
@@ -60,7 +61,8 @@ def evaluate(
     source = load(data, data_dir).test if isinstance(data, str) else data
     if isinstance(source, Dataset | DataLoader):
         source = from_dataset(source, classes=_outputs(model, source))
-    return measure(model, source, batch=batch, transform=Fit((image_size, image_size)) if image_size else None)
+    transform = Fit(height_and_width(image_size)) if image_size else None
+    return measure(model, source, batch=batch, transform=transform)
 
 
 def measure(

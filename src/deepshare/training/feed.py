@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from deepshare import data as sets
 from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment, Source, Transform, UserLoader, batches
+from deepshare.data.pictures import height_and_width
 from deepshare.data.seeds import generator
 from deepshare.errors import DataError
 from deepshare.training.evaluate import Result, measure
@@ -135,8 +136,8 @@ def transforms(source: Source, wanted: Data) -> tuple[Transform | None, Transfor
     jitter = Jitter(strength, strength, strength, settings.hue) if strength or settings.hue else None
     if not source.segmentation:
         return Augment(settings.crop_padding, settings.flip, jitter), None
-    size = (wanted.image_size, wanted.image_size)
-    crop = (settings.crop, settings.crop) if settings.crop else size
+    size = height_and_width(wanted.image_size)
+    crop = height_and_width(settings.crop) if settings.crop else size
     return SceneAugment(crop, settings.scale or (1.0, 1.0), settings.flip, jitter), Fit(size)
 
 

@@ -9,6 +9,7 @@ Positive = Annotated[int, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+Size = Positive | Annotated[tuple[Positive, Positive], Field(strict=False)]  # of a square, or height and width
 _SHARE = re.compile(r"\d+(\.\d+)?%")
 
 
@@ -67,7 +68,7 @@ class Augmentation(Section):
     flip: bool = False
     jitter: Weight = 0.0  # the most by which brightness, contrast and saturation change
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    crop: Positive | None = None
+    crop: Size | None = None
     scale: tuple[Rate, Rate] | None = Field(None, strict=False)
 
     @model_validator(mode="after")
@@ -83,7 +84,7 @@ class Data(Section):
     """The data set, its size of image, and what is cut from its training images for validation."""
 
     name: str
-    image_size: Positive
+    image_size: Size
     validation: int | float
     subset: Positive | None = None  # only so many of the training images
     seed: Annotated[int, Field(ge=0)] | None = None  # of validation images and subset; None: the recipe's

@@ -165,13 +165,13 @@ class ForClient:
         return result
 
     def product(self, number: int, step: Product, inputs: list[Tensor]) -> Tensor:
-        correction = -self.world.server_lot.mask("product", number, step.shape)
-        total = torch.zeros_like(correction)
+        share = -self.world.server_lot.correction("product", number, step.shape)
+        total = torch.zeros_like(share)
         for term, source, x in zip(step.terms, step.inputs, inputs, strict=True):
-            correction += self.masks[term](self.lot.values["tensor", source])
+            share += self.masks[term](self.lot.values["tensor", source])
             total += self.world.trial.client._weights[term](x)
-        self.lot.values["product", number] = correction
-        return total + correction
+        self.lot.values["product", number] = share
+        return total + share
 
     def gate(self, number: int, step: Gate, x: Tensor) -> Tensor:
         theirs, found = self.world.server_lot, self.lot.values
@@ -183,17 +183,17 @@ class ForClient:
             # The gates of the other image, hidden by other bits, look the same.
             gates = (server_x + x)[:, : step.gates[0]] >= 0
             self.bits[number] = (gates ^ opened).long()
-            found["bit", number] = self.bits[number] - theirs.mask("bit", number, step.gates)
+            found["bit", number] = self.bits[number] - theirs.correction("bit", number, step.gates)
             self.lot.ideals[number] = Ideal(IMAGES, self.world.bits(number, step)[1])
         both = own + theirs.mask("neurons", number, step.neurons)
-        masked = both * step.each(self.bits[step.leader]) - theirs.mask("masked", number, step.neurons)
+        masked = both * step.each(self.bits[step.leader]) - theirs.correction("masked", number, step.neurons)
         found["masked", number] = masked
         hidden = server_x - theirs.mask("neurons", number, step.neurons) + ahead
         product = hidden * step.each(found["bit", step.leader]) + masked
         sent = self.world.numbers(self.world.run.from_client, number, step.neurons)
         pad = found["pad", number] = sent - gated(step.each(opened), x, product)
         alpha, beta = weights.affine_masks(self.world.trial.dealer.seed, step)
-        rest = alpha * pad - beta * own - theirs.mask("affine", number, step.neurons)
+        rest = alpha * pad - beta * own - theirs.correction("affine", number, step.neurons)
         found["affine", number] = rest
         first, second = self.world.trial.client._affine[number]
         return -(first * pad - second * x + rest)
@@ -269,7 +269,7 @@ class ForServer:
 
     def product(self, number: int, step: Product, inputs: list[Tensor]) -> Tensor:
         theirs, steps = self.world.client_lot, self.steps.steps
-        share = -theirs.correction("product", number, step.shape)
+        share = -theirs.mask("product", number, step.shape)
         total = weights.encoded_bias(self.steps.program, step)
         for term, source, x in zip(step.terms, step.inputs, inputs, strict=True):
             share += self.server._masks[term](theirs.mask("tensor", source, steps[source].shape))
@@ -288,13 +288,13 @@ class ForServer:
         if step.leads:
             gates = (self.world.client_shares[step.inputs[0]] + x)[:, : step.gates[0]] >= 0
             self.bits[number] = (gates ^ opened).long()
-            found["bit", number] = self.bits[number] - theirs.correction("bit", number, step.gates)
+            found["bit", number] = self.bits[number] - theirs.mask("bit", number, step.gates)
             self.lot.ideals[number] = Ideal(IMAGES, self.world.bits(number, step)[0])
         own, pad = (theirs.mask(name, number, step.neurons) for name in ("neurons", "pad"))
         both = (mask + own) * step.each(self.bits[step.leader])
-        masked = found["masked", number] = both - theirs.correction("masked", number, step.neurons)
+        masked = found["masked", number] = both - theirs.mask("masked", number, step.neurons)
         alpha, beta = self.affine[step.operation]
-        rest = found["affine", number] = alpha * pad - beta * own - theirs.correction("affine", number, step.neurons)
+        rest = found["affine", number] = alpha * pad - beta * own - theirs.mask("affine", number, step.neurons)
         product = (opening + ahead) * step.each(found["bit", step.leader]) + masked
         sent = self.world.numbers(self.world.run.from_client, number, step.neurons)
         first, second = self.server._affine[number]

@@ -92,8 +92,9 @@ def test_what_goes_ahead_and_what_is_sent_once_looks_uniform(trial: Trial) -> No
     assert looks_uniform((once - other).view(np.uint64))
 
 
-def test_corrections_look_uniform_to_the_client(trial: Trial) -> None:
-    _, lot = trial.dealer.deal(IMAGES)
+def test_corrections_look_uniform_to_the_server_and_the_client_gets_none(trial: Trial) -> None:
+    lot, other = trial.dealer.deal(IMAGES)
+    assert {name for _, name in other.pieces} == {"keys"}
     for (number, name), piece in lot.pieces.items():
         if name not in ("flip", "keys"):
             assert LOW < chi_square(piece) < HIGH, (number, name)

@@ -1,15 +1,17 @@
 """Every step of a private inference, put together from both shares, is that of the evaluation in the clear."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepshare import zoo
 from deepshare.private import plain
 from deepshare.private.gateshare import fixed
 from deepshare.private.gateshare.client import together
+from deepshare.private.gateshare.correlations import Lot
 from deepshare.private.gateshare.numbers import NOISE
 from deepshare.private.gateshare.randomness import fresh_seed
 from deepshare.private.gateshare.ring import decode
@@ -113,18 +115,31 @@ def test_a_batch_of_several_lots_with_images_left_out() -> None:
     assert torch.equal(run.logits - run.noise, fixed.evaluate(trial.schedule, images, cut))
 
 
+@dataclass(frozen=True, eq=False)
+class Moved(Lot):
+    """A lot whose share of one product is moved."""
+
+    number: int = 0
+    by: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def mask(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
+        found = Lot.mask(self, name, number, shape)
+        return found + self.by if (name, number) == ("product", self.number) else found
+
+
 def test_shares_near_the_end_of_the_ring_are_screened_image_by_image() -> None:
     torch.manual_seed(4)
     trial = Trial(translate(shared_resnet(), SIZE))
-    _, lot = trial.dealer.deal(3)
+    _, dealt = trial.dealer.deal(3)
     seed = fresh_seed()
     number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Product))
     step = trial.schedule.steps[number + 1]
     assert isinstance(step, Shift) and step.inputs == (number,) and step.window == 1 << 36
-    trial.client.prepare(lot, seed)
-    share, correction = trial.public.seen[number], lot.correction("product", number, trial.schedule.steps[number].shape)
+    trial.client.prepare(dealt, seed)
+    share, moved = trial.public.seen[number], torch.zeros(3, *trial.schedule.steps[number].shape, dtype=torch.int64)
+    lot = Moved(dealt.id, dealt.seed, 3, dealt.pieces, number, moved)
     for value, safe in ((step.window, True), (step.window - 1, False), (-step.window, False), (-step.window - 1, True)):
-        correction[1, 0, 0, 0] += value - share[1, 0, 0, 0]
+        moved[1, 0, 0, 0] += value - share[1, 0, 0, 0]
         made = trial.client.prepare(lot, seed)
         share = trial.public.seen[number]
         assert made.good == ([0, 1, 2] if safe else [0, 2]), value

@@ -55,8 +55,8 @@ def test_resnet18_offline_and_once(shared: Program, relu: Program) -> None:
     keys = sum(key_bytes(op.comparisons, 31) for op in shared.operations if op.comparisons)
     assert keys == 403 * 6_000
     # Corrections: one for each result of linear layers, two for each activation; eight bytes and a bit for a gate.
-    assert predict.to_client(steps, 1) == 48 + 8 * (LINEAR + 2 * N) + 8 * 6_000 + 750 + keys
-    assert predict.to_server(steps, 1) == 48 + keys
+    assert predict.to_server(steps, 1) == 48 + 8 * (LINEAR + 2 * N) + 8 * 6_000 + 750 + keys
+    assert predict.to_client(steps, 1) == 48 + keys
     # Ahead: every activation, and every tensor that is multiplied by weights.
     assert predict.ahead(steps) == 8 * (N + (3 * 32 * 32 + 64 * 32 * 32 + N - 512 * 4 * 4 + 512))
     once = predict.session(shared)
@@ -65,9 +65,10 @@ def test_resnet18_offline_and_once(shared: Program, relu: Program) -> None:
     assert once == Part(server_bytes=8 * weights + 16 * channels, dealer_bytes=32)
     assert once.server_bytes == pytest.approx(89.5e6, rel=0.01)
     plain = schedule(relu, Numbers.usual(relu))
-    # Far more for all ReLUs than for shared gates, from the dealer to the client.
-    assert predict.to_client(plain, 1) == 48 + 8 * (LINEAR + N) + N * 8 + N // 8 + 403 * N
-    assert predict.to_client(plain, 1) > 14 * predict.to_client(steps, 1)
+    # Far more for all ReLUs than for shared gates.
+    assert predict.to_server(plain, 1) == 48 + 8 * (LINEAR + N) + N * 8 + N // 8 + 403 * N
+    assert predict.to_client(plain, 1) == 48 + 403 * N > 81 * predict.to_client(steps, 1)
+    assert predict.to_server(plain, 1) > 14 * predict.to_server(steps, 1)
 
 
 def test_a_batch_packs_its_bits_together_and_a_large_one_goes_in_turns(shared: Program, relu: Program) -> None:

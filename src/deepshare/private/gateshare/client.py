@@ -154,7 +154,7 @@ class Client:
         return Prepared(first, self.schedule.run(do), ahead, neurons, frozenset(bad))
 
     def _product(self, number: int, step: Product, inputs: list[Tensor], lot: Lot) -> Tensor:
-        total = lot.correction("product", number, step.shape)
+        total = lot.mask("product", number, step.shape)
         for term, x in zip(step.terms, inputs, strict=True):
             total = total + self._weights[term](x)
         return total
@@ -164,7 +164,7 @@ class Client:
         if not step.affine:
             return held.pad
         alpha, beta = self._affine[number]
-        return alpha * held.pad - beta * held.share + lot.correction("affine", number, step.neurons)
+        return alpha * held.pad - beta * held.share + lot.mask("affine", number, step.neurons)
 
     def ask(self, images: Tensor, prepared: Prepared, server: Channel, layers: Layers) -> Tensor:
         """One inference: the logits as ring elements at the scale of the output."""
@@ -192,8 +192,8 @@ def _unsafe(share: Tensor, window: int) -> list[int]:
 
 def _neurons(number: int, step: Gate, share: Tensor, lot: Lot) -> Neurons:
     own, pad = (lot.mask(name, number, step.neurons) for name in ("neurons", "pad"))
-    bit = step.each(lot.correction("bit", step.leader, step.gates))
-    masked = lot.correction("masked", number, step.neurons)
+    bit = step.each(lot.mask("bit", step.leader, step.gates))
+    masked = lot.mask("masked", number, step.neurons)
     comparisons = (lot.comparison(number, step),) if step.leads else ()
     return Neurons(share, share - own, bit, masked, pad, comparisons)
 

@@ -1,7 +1,8 @@
 """Correlated randomness: what the dealer hands out for some images, which a party expands and uses once.
 
 A lot is for one or more images. Most of it is expanded from a seed of 32 bytes; the dealer sends only what has to fit
-to the masks of the other party: corrections to the client, and the keys of comparisons to both.
+to the masks of the other party: corrections to the server, whose link to the dealer is the better one, and the keys of
+comparisons to both.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ def sizes(schedule: Schedule, images: int, party: Party) -> dict[Piece, int]:
     """Bytes of everything in a lot that is not expanded, by step and name."""
     result: dict[Piece, int] = {}
     for number, step in enumerate(schedule.steps):
-        if isinstance(step, Product) and party == "client":
+        if isinstance(step, Product) and party == "server":
             result[number, "product"] = 8 * images * step.elements
         elif isinstance(step, Gate):
             result |= {(number, name): size for name, size in _gate_sizes(step, images, party).items()}
@@ -38,7 +39,7 @@ def sizes(schedule: Schedule, images: int, party: Party) -> dict[Piece, int]:
 def _gate_sizes(step: Gate, images: int, party: Party) -> dict[str, int]:
     gates = images * step.comparisons
     keys = {"keys": dcf.key_bytes(gates, step.bits - 1)} if step.leads else {}
-    if party == "server":
+    if party == "client":
         return keys
     words = 8 * images * step.products
     masked = {"masked": words, "affine": words} if step.affine else {"masked": words}

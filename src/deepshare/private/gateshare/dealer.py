@@ -52,21 +52,21 @@ class Dealer:
         return server, client
 
     def _product(self, number: int, step: Product, server: Lot, client: Lot) -> None:
-        total = -server.mask("product", number, step.shape)
+        total = -client.mask("product", number, step.shape)
         for term, source in zip(step.terms, step.inputs, strict=True):
             total += self._weights[term](client.mask("tensor", source, self._schedule.steps[source].shape))
-        client.pieces[number, "product"] = _bytes(total)
+        server.pieces[number, "product"] = _bytes(total)
 
     def _gate(self, number: int, step: Gate, bits: Tensor, server: Lot, client: Lot) -> None:
         mine = client.mask("neurons", number, step.neurons)
         both = mine + server.mask("neurons", number, step.neurons)
-        masked = both * step.each(bits) - server.mask("masked", number, step.neurons)
-        client.pieces[number, "masked"] = _bytes(masked)
+        masked = both * step.each(bits) - client.mask("masked", number, step.neurons)
+        server.pieces[number, "masked"] = _bytes(masked)
         if step.affine:
             alpha, beta = weights.affine_masks(self.seed, step)
             pad = client.mask("pad", number, step.neurons)
-            hidden = alpha * pad - beta * mine - server.mask("affine", number, step.neurons)
-            client.pieces[number, "affine"] = _bytes(hidden)
+            hidden = alpha * pad - beta * mine - client.mask("affine", number, step.neurons)
+            server.pieces[number, "affine"] = _bytes(hidden)
 
 
 def _comparison(number: int, step: Gate, own: Lot, server: Lot, client: Lot) -> Tensor:
@@ -79,9 +79,9 @@ def _comparison(number: int, step: Gate, own: Lot, server: Lot, client: Lot) -> 
     keys = dcf.deal(thresholds & low, step.bits - 1, roots, server.aes_key(number))
     server.pieces[number, "keys"] = client.pieces[number, "keys"] = np.frombuffer(keys.to_bytes(), np.uint8)
     top = (thresholds >> np.uint64(step.bits - 1)) & np.uint64(1) == 1
-    client.pieces[number, "flip"] = pack(top ^ bits ^ server.flips(number, step.comparisons))
+    server.pieces[number, "flip"] = pack(top ^ bits ^ client.flips(number, step.comparisons))
     whole = torch.from_numpy(bits.astype(np.int64)).view(server.images, *step.gates)
-    client.pieces[number, "bit"] = _bytes(whole - server.mask("bit", number, step.gates))
+    server.pieces[number, "bit"] = _bytes(whole - client.mask("bit", number, step.gates))
     return whole
 
 

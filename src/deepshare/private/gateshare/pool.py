@@ -26,7 +26,7 @@ from deepshare.private.gateshare.randomness import SEED_BYTES
 from deepshare.private.gateshare.schedule import schedule
 from deepshare.private.program import Program
 
-VERSION = 1
+VERSION = 2
 ABOUT, LOTS, SPENT, WEIGHTS, OFFSETS = "pool.json", "lots", "spent", "weights", "offsets"
 _LINE = 2 * ID_BYTES + 1
 _CHECK_BYTES = 32

@@ -106,7 +106,7 @@ class Server:
         products, neurons = {}, {}
         for number, step in enumerate(self.schedule.steps):
             if isinstance(step, Product):
-                total = weights.encoded_bias(self.schedule.program, step) + _mask(lots, "product", number, step.shape)
+                total = weights.encoded_bias(self.schedule.program, step) + _sent(lots, "product", number, step.shape)
                 for term, source in zip(step.terms, step.inputs, strict=True):
                     total += self._masks[term](ahead[source, "tensor"])
                 products[number] = total
@@ -115,12 +115,12 @@ class Server:
         return Settled(sum(len(rows) for _, rows in lots), products, neurons)
 
     def _neurons(self, number: int, step: Gate, lots: Rows, ahead: Tensor) -> Neurons:
-        own, masked = (_mask(lots, name, number, step.neurons) for name in ("neurons", "masked"))
-        bit = step.each(_mask(lots, "bit", step.leader, step.gates))
+        own, masked = _mask(lots, "neurons", number, step.neurons), _sent(lots, "masked", number, step.neurons)
+        bit = step.each(_sent(lots, "bit", step.leader, step.gates))
         rest = None
         if step.affine:
             _, beta = weights.affine_masks(self._seed, step)
-            rest = _mask(lots, "affine", number, step.neurons) - beta * ahead
+            rest = _sent(lots, "affine", number, step.neurons) - beta * ahead
         comparisons = tuple(lot.comparison(number, step).only(rows) for lot, rows in lots) if step.leads else ()
         return Neurons(own, ahead, bit, masked, rest, comparisons)
 
@@ -179,5 +179,12 @@ class Server:
 
 
 def _mask(lots: Rows, name: str, number: int, shape: Sequence[int]) -> Tensor:
-    masks = [(lot.mask(name, number, shape), rows) for lot, rows in lots]
-    return joined([mask if len(rows) == len(mask) else mask[torch.tensor(rows)] for mask, rows in masks])
+    return _rows([(lot.mask(name, number, shape), rows) for lot, rows in lots])
+
+
+def _sent(lots: Rows, name: str, number: int, shape: Sequence[int]) -> Tensor:
+    return _rows([(lot.correction(name, number, shape), rows) for lot, rows in lots])
+
+
+def _rows(parts: Sequence[tuple[Tensor, Sequence[int]]]) -> Tensor:
+    return joined([part if len(rows) == len(part) else part[torch.tensor(rows)] for part, rows in parts])
