@@ -13,8 +13,17 @@ ARCHIVES = {
     "cifar100": "cifar-100-python",
     "tiny-imagenet": "tiny-imagenet-200-subset60",
     "ade20k": "ade20k-val30-150class",
+    "camvid": "camvid-240x180",
 }
-QUICK = ("digits", "digits-plain", "cifar100-small", "cifar100-small-plain", "cifar100-resnet18-6k-no-replicates")
+QUICK = (
+    "digits",
+    "digits-plain",
+    "cifar100-small",
+    "cifar100-small-plain",
+    "cifar100-resnet18-6k-no-replicates",
+    "camvid-small-plain",
+    "camvid-small-3",
+)
 
 
 class Phases(Reporter):

@@ -52,7 +52,8 @@ def evaluate(
         model: The network; its mode is restored afterwards.
         data: The name of a data set, whose test images are taken, or any images: a set, a Dataset or a DataLoader.
         data_dir: Where data sets are.
-        image_size: Fit every image into a frame of this size, a square or (height, width), as images of unequal size need it.
+        image_size: Fit every image into a frame of this size, a square or (height, width); images of unequal size need
+            it.
         batch: Images at a time; it does not change the result beyond rounding.
 
     Raises:
