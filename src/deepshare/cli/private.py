@@ -175,7 +175,7 @@ def outline(run: Path, out: Path, /, *, best: Best = False) -> None:
 
 
 @private.command
-def deal(outline: Path, out: Path, /, *, images: int = 100) -> None:
+def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) -> None:
     """Prepare random numbers for some images of engine gateshare: OUT/server for one party, OUT/client for the other.
 
     Who deals could read everything together with either party: it has to be somebody whom both trust.
@@ -183,14 +183,21 @@ def deal(outline: Path, out: Path, /, *, images: int = 100) -> None:
     Args:
         outline: The file that private outline wrote.
         out: Folder to write.
-        images: How many images can be asked with it.
+        images: How many images can be asked with it, by each client.
+        clients: For how many clients of the same server; the folders of several are OUT/client-1, OUT/client-2 ...
     """
     from deepshare.private.gateshare import public
     from deepshare.private.gateshare.pool import write_pools
 
+    if images < 1 or clients < 1:
+        raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
     program, numbers = public.read(outline)
-    write_pools(out, program, numbers, images, lambda count: note(f"{count} of {images}") if count % 100 == 0 else None)
-    print(f"{out}/server goes to the server and {out}/client to the client, for {images:,} images; keep neither here")
+    total = images * clients
+    write_pools(
+        out, program, numbers, images, lambda count: note(f"{count} of {total}") if count % 100 == 0 else None, clients
+    )
+    whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to {clients} to the clients"
+    print(f"{out}/server goes to the server and {whose}, for {images:,} images each; keep none here")
 
 
 @private.command

@@ -1,21 +1,36 @@
 """What both sides do once they have agreed: run their party, listen to the other, and end together."""
 
-import os
+from collections.abc import Callable
 from dataclasses import asdict
 from queue import Empty, Queue
-from typing import Any
+from typing import Any, Protocol
 
 from deepshare.errors import EngineError
 from deepshare.private.control import Control
-from deepshare.private.engine import Engine, Task
+from deepshare.private.engine import Task
 from deepshare.private.local import CONNECT_SECONDS, cause
-from deepshare.private.process import Event, Worker, failure
+from deepshare.private.process import Event, failure
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome, Part
 
 
-def run_party(engine: Engine, task: Task, control: Control) -> tuple[Outcome, Outcome]:
+class Running(Protocol):
+    """A party at work, in a process or in a thread."""
+
+    def stop(self) -> None:
+        """End it, wherever it is."""
+
+
+Start = Callable[[Task, "Queue[Event]"], Running]
+
+
+def run_party(start: Start, task: Task, control: Control) -> tuple[Outcome, Outcome]:
     """Run this party's part beside the other's.
+
+    Args:
+        start: Starts it.
+        task: This party's.
+        control: To the other party.
 
     Returns:
         What this party has and what the other measured.
@@ -25,14 +40,14 @@ def run_party(engine: Engine, task: Task, control: Control) -> tuple[Outcome, Ou
     """
     events: Queue[Event] = Queue()
     control.forward(events)
-    worker = Worker(engine.name, task, events, len(os.sched_getaffinity(0)))
+    running = start(task, events)
     try:
         return _wait(events, task, control)
     except EngineError as error:
         control.refuse(error)
         raise
     finally:
-        worker.stop()
+        running.stop()
 
 
 def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome, Outcome]:

@@ -19,6 +19,7 @@ from deepshare.private.control import PROTOCOL, SETTINGS, Control, Message, clie
 from deepshare.private.engine import Engine, Task, Tls, check_installed, find_engine
 from deepshare.private.infer import check_images, total
 from deepshare.private.local import free_ports
+from deepshare.private.process import in_process
 from deepshare.private.program import Program
 from deepshare.private.result import Result
 
@@ -67,7 +68,7 @@ class Client:
         if not isinstance(addresses, dict) or set(addresses) != {"server", "client"}:
             raise EngineError("the server gave no addresses: install the same deepshare")
         task = Task("client", offer.program, addresses, images, len(images), self._tls, offer.options, self._pool)
-        mine, theirs = run_party(offer.engine, task, control)
+        mine, theirs = run_party(in_process(offer.engine), task, control)
         if mine.logits is None:
             raise EngineError("the engine gave no logits")
         return Result(mine.logits, total(offer.engine.name, offer.program, len(images), [theirs, mine]))

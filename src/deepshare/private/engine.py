@@ -49,6 +49,32 @@ class Task:
     pool: Path | None = None
 
 
+class Session(Protocol):
+    """The server's part for one client, to be done in a thread.
+
+    Attributes:
+        address: Where the client finds it.
+    """
+
+    address: str
+
+    def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
+        """Do it; `ready` is called once the parties are connected."""
+
+    def cut(self) -> None:
+        """From another thread: whatever it waits for fails."""
+
+    def close(self) -> None:
+        """Listen no more."""
+
+
+class Host(Protocol):
+    """A model's owner that works for many clients at once."""
+
+    def session(self, host: str) -> Session:
+        """Begin to listen, on an address of this machine, for one client."""
+
+
 class Engine(Protocol):
     """One way to run a program between parties. An engine's module has one as `ENGINE`; importing it is cheap.
 
@@ -81,6 +107,13 @@ class Engine(Protocol):
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part, from connecting to the end; `ready` is called once the parties are connected."""
+
+    def host(self, program: Program, pool: Path | None) -> Host | None:
+        """What answers many clients at once with a pool; None where they have to take turns.
+
+        Raises:
+            EngineError: Nobody could be answered.
+        """
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Bytes, rounds, comparisons and products, without running: online by operation, and offline."""

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Queue
 from typing import Any, BinaryIO, Protocol, cast
 
 from deepshare.errors import EngineError
-from deepshare.private.engine import Role, Task
+from deepshare.private.engine import Engine, Role, Task
 
 Event = tuple[Role, str, Any]
 
@@ -92,6 +93,11 @@ class Worker:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else f"exit code {self._process.returncode}"
+
+
+def in_process(engine: Engine) -> Callable[[Task, "Queue[Event]"], Worker]:
+    """What starts a party of an engine in a process that has all cores."""
+    return lambda task, events: Worker(engine.name, task, events, len(os.sched_getaffinity(0)))
 
 
 def _python_path() -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from websockets.sync.server import Server, ServerConnection
@@ -13,14 +15,18 @@ from deepshare import __version__
 from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private import outline
-from deepshare.private.agree import run_party
+from deepshare.private.agree import Start, run_party
 from deepshare.private.control import PROTOCOL, SETTINGS, Control, Message, server_context
-from deepshare.private.engine import Engine, Role, Task, Tls
+from deepshare.private.engine import Engine, Host, Role, Task, Tls
 from deepshare.private.local import free_ports
+from deepshare.private.process import in_process
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome
+from deepshare.private.thread import Thread
 
 LARGEST_BATCH = 256
+# How long a client may be connected before it asks.
+IDLE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Service:
         tls: Certificates; None on one machine.
         told: Called with one line for each thing that happens.
         pool: What was dealt beforehand, for an engine that has such.
+        most: Clients that are connected at once; more are refused.
     """
 
     engine: Engine
@@ -44,7 +51,8 @@ class Service:
     tls: Tls | None
     told: Callable[[str], None]
     pool: Path | None = None
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    most: int = 64
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self, host: str, port: int) -> Server:
         """Listen; `serve_forever` of what is returned answers clients until `shutdown`.
@@ -59,39 +67,63 @@ class Service:
             )
         if ":" in host:
             raise EngineError(f"{host} is an address of IPv6, which the engines do not speak: give one of IPv4")
+        many = self.engine.host(self.program, self.pool)
         try:
             listener = socket.create_server((host, port))
         except OSError as error:
             raise EngineError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port") from error
         context = None if self.tls is None else server_context(self.tls)
-        return listen(self._answer, sock=listener, ssl=context, **SETTINGS)
+        places = threading.Semaphore(self.most)
+        return listen(partial(self._answer, many, places), sock=listener, ssl=context, **SETTINGS)
 
-    def _answer(self, connection: ServerConnection) -> None:
+    def _answer(self, many: Host | None, places: threading.Semaphore, connection: ServerConnection) -> None:
         who = ":".join(map(str, connection.remote_address[:2]))
         control = Control(connection, "client")
         try:
-            count, outcome = self._session(control)
+            self._greet(control)
+            with self._place(places):
+                count, outcome = self._session(control, many)
             self.told(f"{who}: {count} images in {outcome.seconds:.2f} s")
         except EngineError as error:
             control.refuse(error)
             self.told(f"{who}: {error}")
 
-    def _session(self, control: Control) -> tuple[int, Outcome]:
+    @contextmanager
+    def _place(self, places: threading.Semaphore) -> Iterator[None]:
+        if not places.acquire(blocking=False):
+            raise EngineError(f"{self.most} clients are connected already: ask again later")
+        try:
+            yield
+        finally:
+            places.release()
+
+    def _greet(self, control: Control) -> None:
         hello = control.receive()
         if hello.get("protocol") != PROTOCOL:
             raise EngineError(
                 f"this server speaks protocol {PROTOCOL}, the client {hello.get('protocol')}: "
                 f"install deepshare {__version__} there"
             )
+
+    def _session(self, control: Control, many: Host | None) -> tuple[int, Outcome]:
         control.send(self._offer())
-        wish = control.receive(None)
+        wish = control.receive(IDLE_SECONDS)
         count, address = self._checked(wish)
-        host = control.local_host
-        with self.turn:
-            addresses: dict[Role, str] = {"server": f"{host}:{free_ports(host, 1)[0]}", "client": address}
+        with self._started(control.local_host, many) as (mine, start):
+            addresses: dict[Role, str] = {"server": mine, "client": address}
             control.send({"start": addresses})
             task = Task("server", self.program, addresses, None, count, self.tls, self.options, self.pool)
-            return count, run_party(self.engine, task, control)[0]
+            return count, run_party(start, task, control)[0]
+
+    @contextmanager
+    def _started(self, host: str, many: Host | None) -> Iterator[tuple[str, Start]]:
+        """Where the server's part will be, and what starts it."""
+        if many is None:
+            with self._turn:
+                yield f"{host}:{free_ports(host, 1)[0]}", in_process(self.engine)
+        else:
+            with closing(many.session(host)) as session:
+                yield session.address, partial(Thread, session)
 
     def _offer(self) -> Message:
         return {

@@ -7,6 +7,7 @@ for more than two factors, so that x (alpha gate + beta) takes one opening of x 
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from deepshare.private.crypten import options as choices
 from deepshare.private.crypten import predict
@@ -46,6 +47,9 @@ class Crypten:
         from deepshare.private.crypten.party import run
 
         return run(task, ready)
+
+    def host(self, program: Program, pool: Path | None) -> None:
+        """Clients take turns."""
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Exactly what `run` measures, but for the time."""

@@ -1,8 +1,9 @@
 """Engine gateshare: the gate-sharing protocol, with one message each way per activation and none for linear layers."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from deepshare.private.engine import Role, Task
+from deepshare.private.engine import Host, Role, Task
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome, Part
 
@@ -38,6 +39,12 @@ class Gateshare:
         from deepshare.private.gateshare.party import run
 
         return run(task, ready)
+
+    def host(self, program: Program, pool: Path | None) -> Host:
+        """Clients share the weights, and a pool."""
+        from deepshare.private.gateshare.hosting import Hosting
+
+        return Hosting(program, pool)
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Exactly what `run` measures, but for the time."""

@@ -8,8 +8,10 @@ it can be looked at, and takes some four times the CPU, about a tenth of an infe
 import json
 import socket
 import struct
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -160,6 +162,34 @@ class Channel:
         return ConnectionError(f"the connection to the {self.peer} was lost at {where} ({error.strerror or error})")
 
 
+class Polite(Channel):
+    """A channel of one of many sessions in a process, which lets the others compute while it waits for its peer.
+
+    Attributes:
+        turn: Held by who computes.
+    """
+
+    def __init__(self, connection: socket.socket, peer: str, turn: "threading.Semaphore") -> None:
+        super().__init__(connection, peer)
+        self.turn = turn
+
+    def _send(self, step: int, views: list[memoryview]) -> None:
+        with self._waiting():
+            super()._send(step, views)
+
+    def _read(self, size: int, step: int) -> NDArray[np.uint8]:
+        with self._waiting():
+            return super()._read(size, step)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.turn.release()
+        try:
+            yield
+        finally:
+            self.turn.acquire()
+
+
 def listen(address: str) -> socket.socket:
     """Listen on host:port.
 
@@ -182,6 +212,11 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
     Raises:
         EngineError: Nobody came, or someone without a certificate.
     """
+    return Channel(accepted(listener, peer, tls), peer)
+
+
+def accepted(listener: socket.socket, peer: str, tls: Tls | None) -> socket.socket:
+    """The connection of `accept`, as it is."""
     try:
         connection, _ = listener.accept()
         connection.settimeout(CONNECT_SECONDS)
@@ -191,7 +226,7 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
             connection = context.wrap_socket(connection, server_side=True)
     except OSError as error:
         raise EngineError(f"the {peer} did not connect ({error})") from error
-    return Channel(connection, peer)
+    return connection
 
 
 def connect(address: str, peer: Role, tls: Tls | None) -> Channel:

@@ -12,7 +12,6 @@ from deepshare.private.gateshare.asking import Asking
 from deepshare.private.gateshare.basis import (
     Origin,
     agreed,
-    agreement,
     begin,
     client_source,
     offsets_from,
@@ -29,8 +28,7 @@ from deepshare.private.gateshare.pool import Pool
 from deepshare.private.gateshare.predict import inferences
 from deepshare.private.gateshare.schedule import schedule
 from deepshare.private.gateshare.server import Server
-from deepshare.private.gateshare.serving import Serving
-from deepshare.private.gateshare.weights import session_shapes
+from deepshare.private.gateshare.serving import serve
 from deepshare.private.result import Outcome
 
 
@@ -46,20 +44,9 @@ def _serve(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     origin = _origin(task, stack, "server")
     client = stack.enter_context(closing(accept(listener, "client", task.tls)))
     ready()
-    meter = Meter([client], "server_bytes")
     basis = server_basis(origin, task.program)
-    client.tell(agreement(task.program, basis.numbers) | {"session": basis.session.hex()})
-    begin(basis.session, basis.steps, client)
     server = Server(basis.steps, basis.seed)
-    wanted = client.hear().get("offsets")
-    for number in session_shapes(basis.steps):
-        offsets = server.offsets(number)
-        if wanted:
-            client.send(number, *offsets)
-    serving = Serving(server, client, basis.source, meter)
-    for images in inferences(task.program, task.count):
-        serving.answer(images)
-    return serving.outcome()
+    return serve(task.count, client, basis, server, server.prepare())
 
 
 def _ask(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:

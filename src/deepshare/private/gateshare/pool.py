@@ -24,6 +24,7 @@ from deepshare.private.gateshare.dealer import Dealer
 from deepshare.private.gateshare.numbers import Numbers
 from deepshare.private.gateshare.randomness import SEED_BYTES
 from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.steps import Schedule
 from deepshare.private.program import Program
 
 VERSION = 2
@@ -32,43 +33,53 @@ _LINE = 2 * ID_BYTES + 1
 _CHECK_BYTES = 32
 
 
-def write_pools(folder: Path, program: Program, numbers: Numbers, images: int, told: Callable[[int], None]) -> None:
+def write_pools(
+    folder: Path, program: Program, numbers: Numbers, images: int, told: Callable[[int], None], clients: int = 1
+) -> None:
     """Deal for a number of images: `folder/server` for one party, `folder/client` for the other.
 
     Args:
         folder: Where; its folders must not exist.
         program: An outline.
         numbers: The server's number format.
-        images: How many.
+        images: How many, for each client.
         told: Called after each image with how many there are.
+        clients: How many; the folders of several are `client-1`, `client-2` and so on. The server serves them all
+            from its one pool, and the images dealt for a client are all that it can ever ask.
 
     Raises:
         EngineError: There are pools already, or they cannot be written.
     """
-    parties: tuple[Party, Party] = ("server", "client")
-    there = [str(folder / party) for party in parties if (folder / party).exists()]
+    theirs = [folder / "client"] if clients == 1 else [folder / f"client-{number + 1}" for number in range(clients)]
+    parties: dict[Path, Party] = {folder / "server": "server", **dict.fromkeys(theirs, "client")}
+    there = [str(path) for path in parties if path.exists()]
     if there:
         raise EngineError(f"{', '.join(there)} is there already: give another folder, or delete it")
     steps = schedule(program, numbers)
     dealer = Dealer(steps)
     try:
-        for party in parties:
-            (folder / party / LOTS).mkdir(parents=True)
-            (folder / party).chmod(0o700)
-            write_atomically(folder / party / SPENT, b"")
-        for count in range(1, images + 1):
-            for party, lot in zip(parties, dealer.deal(1), strict=True):
-                content = b"".join([lot.id, lot.seed, *(lot.pieces[p].tobytes() for p in sizes(steps, 1, party))])
-                write_atomically(folder / party / LOTS / lot.id.hex(), content + _check(content))
-            told(count)
-        for party in parties:
+        for path in parties:
+            (path / LOTS).mkdir(parents=True)
+            path.chmod(0o700)
+            write_atomically(path / SPENT, b"")
+        for count in range(images * clients):
+            for_server, for_client = dealer.deal(1)
+            _write_lot(folder / "server", steps, for_server, "server")
+            _write_lot(theirs[count // images], steps, for_client, "client")
+            told(count + 1)
+        for path, party in parties.items():
             about = {"version": VERSION, "party": party, "session": dealer.id.hex(), "numbers": numbers.dump()}
             secret = {"seed": dealer.seed.hex()} if party == "server" else {}
             text = json.dumps(about | secret | {"outline": outline.digest(program)})
-            write_atomically(folder / party / ABOUT, text.encode())
-            (folder / party / ABOUT).chmod(0o600)
+            write_atomically(path / ABOUT, text.encode())
+            (path / ABOUT).chmod(0o600)
     except OSError as error:
         raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
+
+
+def _write_lot(folder: Path, steps: Schedule, lot: Lot, party: Party) -> None:
+    content = b"".join([lot.id, lot.seed, *(lot.pieces[piece].tobytes() for piece in sizes(steps, 1, party))])
+    write_atomically(folder / LOTS / lot.id.hex(), content + _check(content))
 
 
 class Pool:

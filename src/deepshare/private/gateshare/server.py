@@ -1,6 +1,6 @@
 """The server: owns the weights; sees masked tensors only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,10 @@ class Server:
         self._plain: dict[int, PlainWeight] = {}
         self._masks: dict[int, RingWeight] = {}
         self._affine: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def prepare(self) -> Iterator[tuple[int, list[Tensor]]]:
+        """Prepare the weights of all steps, one after the other, and give what the client gets of them."""
+        return ((number, self.offsets(number)) for number in weights.session_shapes(self.schedule))
 
     def offsets(self, number: int) -> list[Tensor]:
         """Prepare the weights of a step, and give what the client gets of them: weights less their masks."""

@@ -1,14 +1,45 @@
 """The server's inferences of one session, one after the other."""
 
+from collections.abc import Iterable
 from typing import Any
+
+from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.gateshare import wire
+from deepshare.private.gateshare.basis import Basis, agreement, begin
 from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.meter import Layers, Meter
+from deepshare.private.gateshare.predict import inferences
 from deepshare.private.gateshare.server import Rows, Server
 from deepshare.private.gateshare.sources import ForServer
 from deepshare.private.result import Outcome, Part
+
+
+def serve(
+    count: int, client: Channel, basis: Basis, server: Server, offsets: Iterable[tuple[int, list[Tensor]]]
+) -> Outcome:
+    """A session with one client, from when it is connected.
+
+    Args:
+        count: How many images it will ask.
+        client: The connection to it.
+        basis: What the session begins with.
+        server: Whose weights are ready once there are no more offsets.
+        offsets: The masked weights, by step.
+    """
+    program = basis.steps.program
+    meter = Meter([client], "server_bytes")
+    client.tell(agreement(program, basis.numbers) | {"session": basis.session.hex()})
+    begin(basis.session, basis.steps, client)
+    wanted = client.hear().get("offsets")
+    for number, hidden in offsets:
+        if wanted:
+            client.send(number, *hidden)
+    serving = Serving(server, client, basis.source, meter)
+    for images in inferences(program, count):
+        serving.answer(images)
+    return serving.outcome()
 
 
 class Serving:

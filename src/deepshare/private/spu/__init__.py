@@ -9,6 +9,7 @@ There are wheels of SPU for CPython 3.11 under Linux on x86-64 alone.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from deepshare.errors import EngineError
 from deepshare.private.engine import Role, Task
@@ -55,6 +56,9 @@ class Spu:
         from deepshare.private.spu.party import run
 
         return run(self._protocol, task, ready)
+
+    def host(self, program: Program, pool: Path | None) -> None:
+        """Clients take turns."""
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """What `run` measures, but for the time; nothing is done offline."""

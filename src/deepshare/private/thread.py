@@ -1,0 +1,33 @@
+"""One party in a thread of this process, watched as `deepshare.private.process.Worker` is."""
+
+import threading
+from queue import Queue
+
+from deepshare.errors import DeepShareError, reason
+from deepshare.private.engine import Session, Task
+from deepshare.private.process import Event
+
+
+class Thread:
+    """A running session; what it tells goes to a queue, as what a worker tells does."""
+
+    def __init__(self, session: Session, task: Task, events: "Queue[Event]") -> None:
+        self._session, self._task, self._events = session, task, events
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._session.cut()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._tell("done", self._session.answer(self._task, lambda: self._tell("ready", None)))
+        except DeepShareError as error:
+            self._tell("refused", str(error))
+        except Exception as error:
+            self._tell("failed", f"{type(error).__name__}: {reason(error)}")
+
+    def _tell(self, kind: str, value: object) -> None:
+        self._events.put((self._task.role, kind, value))
