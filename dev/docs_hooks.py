@@ -1,0 +1,69 @@
+"""What the documentation takes from elsewhere in the project when it is built: recipes, results and the tour."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from deepshare.training.listing import list_recipes
+
+ROOT = Path(__file__).parents[1]
+SHOWN = {".md", ".svg", ".png", ".json"}
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the tour and everything that is kept in results/ as pages."""
+    files.append(File.generated(config, "tour.md", content=tour(ROOT / "examples" / "tour.ipynb")))
+    for path in sorted((ROOT / "results").rglob("*")):
+        if path.suffix in SHOWN:
+            files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in what a page asks for as `{{ name }}`."""
+    parts: dict[str, Callable[[], str]] = {"recipes": recipes, "results": results}
+    return re.sub(r"^\{\{ (\w+) \}\}$", lambda found: parts[found[1]](), markdown, flags=re.MULTILINE)
+
+
+def recipes() -> str:
+    """Every recipe with the paper's figure and what was run to the end, as `deepshare recipes` has it."""
+    listed = list_recipes()
+    done = sum(bool(row.runs) for row in listed)
+    lines = [f"{done} of {len(listed)} recipes have been run to the end with this code.", ""]
+    lines += ["| recipe | what it trains | paper | run here |", "|---|---|---|---|"]
+    lines += [f"| `{row.recipe.name}` | {row.recipe.about} | {row.paper} | {row.status} |" for row in listed]
+    return "\n".join(lines)
+
+
+def results() -> str:
+    """A link to every page in results/."""
+    pages = sorted((ROOT / "results").rglob("README.md"))
+    return "\n".join(f"- [{_title(page)}]({page.relative_to(ROOT).as_posix()})" for page in pages)
+
+
+def tour(notebook: Path) -> str:
+    """A notebook as a page: its text, its code, and what the code printed when the notebook was last run."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    parts = [part for cell in cells for part in _parts(cell)]
+    return "\n\n".join([*parts, "This page is the notebook `examples/tour.ipynb`.\n"])
+
+
+def _parts(cell: dict[str, Any]) -> Iterator[str]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        yield source
+        return
+    yield f"```python\n{source}\n```"
+    for output in cell["outputs"]:
+        said = "".join(output.get("text") or output["data"]["text/plain"]).rstrip()
+        yield f"```text\n{said}\n```"
+
+
+def _title(page: Path) -> str:
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
