@@ -15,7 +15,10 @@ from deepshare.errors import DeepShareError
 Run = Annotated[Path, Parameter(help="The folder of a finished run.")]
 Out = Annotated[
     Path | None,
-    Parameter(help="Folder for the results; by default the folder study in that of the run.", show_default=False),
+    Parameter(
+        help="Folder for the results; by default the folder study in that of the run, the first of several.",
+        show_default=False,
+    ),
 ]
 
 study = App(
@@ -127,6 +130,34 @@ def affine(run: Run, other: Path | None = None, /, *, out: Out = None, as_json: 
 
     save(networks, folder, command_of("affine", *runs))
     tell("\n\n".join(map(str, networks)), folder, "affine", as_json)
+
+
+@study.command(usage="Usage: deepshare study scenes [OPTIONS] RUN...")
+def scenes(
+    runs: Annotated[list[Path], Parameter(help="The folders of finished runs of segmentation.")],
+    /,
+    *,
+    samples: int = 4,
+    data_dir: Path | None = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Draw test images beside their classes and what each run makes of them, such as a plain and a shared network.
+
+    Writes scenes.svg, scenes.png and scenes.json.
+
+    Args:
+        samples: Test images to show, evenly spaced among all of them.
+        data_dir: Where data sets are.
+    """
+    from deepshare.study.scenes import compare
+
+    found = compare(runs, samples=samples, data_dir=data_dir)
+    folder = prepare(out or runs[0] / "study", "scenes")
+    from deepshare.study.scenes_figure import save
+
+    save(found, folder, command_of("scenes", *runs, "--samples", samples))
+    tell(str(found), folder, "scenes", as_json)
 
 
 def command_of(*words: object) -> str:

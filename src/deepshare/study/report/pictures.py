@@ -67,7 +67,7 @@ def _plain(name: str) -> str:
 
 def _scene(scene: Scene) -> Node:
     found = scene.found.masked_fill(scene.truth < 0, -1)  # what lies around an image is no prediction
-    named = ((scene.image, "image"), (_coloured(scene.truth), "truth"), (_coloured(found), "predicted"))
+    named = ((scene.image, "image"), (coloured(scene.truth), "truth"), (coloured(found), "predicted"))
     shown = (node("img", src=_url(image), alt=f"test image {scene.number}: {what}") for image, what in named)
     caption = node("figcaption", f"test image {scene.number}: {scene.accuracy:.1%} of its pixels right")
     return node("figure", *shown, caption, class_="scene")
@@ -77,7 +77,7 @@ def _classes(samples: Samples) -> Node:
     """The colours of the classes that occur."""
     numbers = torch.cat([torch.stack([scene.truth, scene.found]).flatten() for scene in samples.scenes]).unique()
     occurring = numbers[numbers >= 0]
-    colours = _coloured(occurring[None])[:, 0].T.tolist()
+    colours = coloured(occurring[None])[:, 0].T.tolist()
     keys = (
         node("span", node("i", class_="key", style=f"background:rgb({r},{g},{b})"), samples.classes[number])
         for number, (r, g, b) in zip(occurring.tolist(), colours, strict=True)
@@ -85,7 +85,7 @@ def _classes(samples: Samples) -> Node:
     return node("p", *keys, class_="legend")
 
 
-def _coloured(classes: Tensor) -> Tensor:
+def coloured(classes: Tensor) -> Tensor:
     """Classes (H, W) as colours (3, H, W); what is no class is black."""
     hue = (classes * GOLDEN).frac() * 6
     shift = torch.tensor([5.0, 3.0, 1.0]).view(3, 1, 1)

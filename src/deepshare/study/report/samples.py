@@ -109,22 +109,29 @@ def open_images(recipe: Recipe, data_dir: Any) -> Examples:
 def look(network: nn.Module, source: Examples) -> Samples:
     """Show a network some test images."""
     test = source.images
-    count = SCENES if test.segmentation else LOOKED
-    images, labels = next(iter(batches(test, count, augment=source.prepare)))
-    logits = torch.cat([network(part) for part in images.split(32)])
-    pictures = _pictures(images, test)
     if test.segmentation:
-        truth = labels.masked_fill(labels == (-1 if test.ignore is None else test.ignore), -1)
-        parts = enumerate(zip(pictures, truth, logits.argmax(1), strict=True))
-        scenes = tuple(Scene(number, *tensors) for number, tensors in parts)
-        return Samples(len(images), scenes=scenes, classes=test.classes)
-    likely = logits.double().softmax(1)
+        scenes = look_at(network, source, range(min(SCENES, len(test))))
+        return Samples(len(scenes), scenes=scenes, classes=test.classes)
+    images, labels = next(iter(batches(test, LOOKED, augment=source.prepare)))
+    likely = torch.cat([network(part) for part in images.split(32)]).double().softmax(1)
+    pictures = _pictures(images, test)
     samples = [
         _sample(number, pictures[number], test.classes, int(labels[number]), likely[number])
         for number in range(len(images))
     ]
     wrong = sorted((one for one in samples if not one.right), key=lambda one: -one.guesses[0][1])
     return Samples(len(samples), len(wrong), tuple(samples[:SHOWN]), tuple(wrong[:SHOWN]), classes=test.classes)
+
+
+@torch.no_grad()
+def look_at(network: nn.Module, source: Examples, places: Sequence[int]) -> tuple[Scene, ...]:
+    """Show a network for segmentation the test images at some places."""
+    test = source.images.take(torch.tensor(places))
+    images, labels = next(iter(batches(test, len(test), augment=source.prepare)))
+    truth = labels.masked_fill(labels == (-1 if test.ignore is None else test.ignore), -1)
+    found = torch.cat([network(part).argmax(1) for part in images.split(4)])
+    parts = zip(places, _pictures(images, test), truth, found, strict=True)
+    return tuple(Scene(number, *tensors) for number, *tensors in parts)
 
 
 def _sample(number: int, image: Tensor, classes: Sequence[str], label: int, likely: Tensor) -> Sample:
