@@ -2,10 +2,12 @@
 
     python benchmarks/fidelity.py runs/demo/shared                                  # 200 images with crypten
     python benchmarks/fidelity.py runs/demo/shared --engine spu-cheetah --images 20
-    python benchmarks/fidelity.py RUN --data-dir DIR --json
+    python benchmarks/fidelity.py RUN --engine gateshare --images 1000 --data-dir DIR --json
 
 Says the median and the largest difference of a logit, on how many images both have the same class, and how many images
-are far off: one of whose logits differs by more than 0.1, as when a truncation or a gate went wrong.
+are far off: one of whose logits differs by more than 0.1, as when a truncation or a gate went wrong. Of gateshare also
+how many gates are flipped by rounding: nobody sees them in a private inference, so they are counted in the same
+fixed-point evaluation in the clear, with shares drawn as a client's are.
 """
 
 import argparse
@@ -17,7 +19,12 @@ import torch
 from deepshare.private import plain
 from deepshare.private.deployed import from_run, sample_images
 from deepshare.private.engine import engine_names
+from deepshare.private.gateshare import fixed
+from deepshare.private.gateshare.numbers import calibrate
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.steps import Gate, Shift
 from deepshare.private.infer import run
+from deepshare.private.program import Program
 
 FAR = 0.1
 
@@ -36,7 +43,7 @@ def main() -> None:
     private = torch.cat([run(program, part, options.engine).logits for part in images.split(options.batch)]).double()
     expected = plain.evaluate(program, images)
     difference = (private - expected).abs()
-    figures = {
+    figures: dict[str, float | str] = {
         "engine": options.engine,
         "images": len(images),
         "median": float(difference.median()),
@@ -44,12 +51,37 @@ def main() -> None:
         "same_class": int((private.argmax(1) == expected.argmax(1)).sum()),
         "far_off": int((difference.amax(1) > FAR).sum()),
     }
+    if options.engine == "gateshare":
+        figures["gates"] = len(images) * program.comparisons
+        figures["flipped"] = sum(flipped(program, part) for part in images.split(options.batch))
     if options.json:
         print(json.dumps(figures))
         return
     print(f"{options.engine}, {len(images)} images: logits differ by {figures['median']:.1e} (median)", end="")
     print(f" and {figures['largest']:.1e} (largest); same class on {figures['same_class']};", end="")
     print(f" {figures['far_off']} images far off")
+    if "flipped" in figures:
+        print(f"{figures['flipped']} of {figures['gates']:,} gates are flipped by rounding")
+
+
+def flipped(program: Program, images: torch.Tensor) -> int:
+    """Gates that are others in fixed point than in the plain network."""
+    steps = schedule(program, calibrate(program))
+    shares = {
+        number: torch.randint(-(2**63), 2**63 - 1, (len(images), *step.shape))
+        for number, step in enumerate(steps.steps)
+        if isinstance(step, Shift)
+    }
+    exact, found = {}, {}
+    plain.evaluate(program, images, lambda number, value: exact.update({number: value}))
+    fixed.evaluate(steps, images, shares, lambda number, value: found.update({number: value}))
+    count = 0
+    for step in steps.steps:
+        if isinstance(step, Gate) and step.leads:
+            source = program.operations[step.operation].inputs[0]
+            first, second = (step.picked(value)[:, : step.gates[0]] for value in (exact[source], found[step.inputs[0]]))
+            count += int(((first >= 0) != (second >= 0)).sum())
+    return count
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 A small ResNet learns the 1,797 handwritten digits twice: with all its ReLUs, and with 5% of its gates, shared across
 channels and layers and trained through the paper's phases. Then the shared one classifies a few digits privately,
-between two processes of which neither shows the other what it has. At the end there is a page about both. It stays in
+between processes of which none shows another what it has. At the end there is a page about both. It stays in
 FOLDER (default: runs/demo) with the run folders; an interrupted demo goes on where it was.
 """
 
@@ -45,10 +45,10 @@ def main(folder: Path) -> None:
 
 
 def ask_privately(run: Path) -> None:
-    """Classify four digits between two processes: one has the weights, the other the images."""
+    """Classify four digits between processes: one has the weights, another the images, a third deals random numbers."""
     names, images = sample_images(run, 4, None)
-    print("\nFour of them privately, between two processes on this machine, with CrypTen:\n")
-    result = deepshare.private.infer(deepshare.load(run), images, engine="crypten")
+    print("\nFour of them privately, between three processes on this machine, with the gate-sharing protocol:\n")
+    result = deepshare.private.infer(deepshare.load(run), images, engine="gateshare")
     keep_measured(run, result.cost)
     for name, digit in zip(names, result.logits.argmax(1).tolist(), strict=True):
         print(f"  {name}: {digit}")

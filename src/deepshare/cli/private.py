@@ -160,17 +160,22 @@ def ask(
 
 
 @private.command
-def outline(run: Path, out: Path, /, *, best: Best = False) -> None:
+def outline(run: Path, out: Path, /, *, samples: int = 0, data_dir: Path | None = None, best: Best = False) -> None:
     """Write what a dealer has to know of a network for engine gateshare: its outline and number format, no weights.
 
     Args:
         run: The folder of a finished run.
         out: File to write.
+        samples: How many training images to measure the range of numbers on; 0 takes synthetic ones, which reach as
+            far as normalised images do.
+        data_dir: Where data sets are.
     """
-    from deepshare.private.deployed import from_run
+    from deepshare.private.deployed import from_run, training_images
     from deepshare.private.gateshare.public import write
 
-    write(out, from_run(run, best=best)[0])
+    if samples < 0:
+        raise EngineError(f"{samples} samples: give how many training images to measure on, or 0 for synthetic ones")
+    write(out, from_run(run, best=best)[0], training_images(run, samples, data_dir) if samples else None)
     print(f"{out} is public: give it to the dealer, for deepshare private deal")
 
 

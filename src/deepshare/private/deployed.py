@@ -63,6 +63,15 @@ def about_images(folder: Path) -> About:
         raise CheckpointError(f"{path} is damaged: restore it from the machine that trained the run") from error
 
 
+def training_images(folder: Path, count: int, data_dir: Path | None) -> Tensor:
+    """The first training images of a run's data set, prepared: the server's own, to calibrate on.
+
+    Raises:
+        DataError: The data set is not there.
+    """
+    return make_feed(None, load_recipe(RunFolder(folder).recipe), data_dir).sample(count)
+
+
 def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list[str], Tensor]:
     """The first test images of a run's data set, prepared, with names that say what they show.
 

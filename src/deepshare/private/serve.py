@@ -62,8 +62,8 @@ class Service:
         """
         if self.engine.roles(self.options) != ("server", "client"):
             raise EngineError(
-                f"engine {self.engine.name} with {dict(self.options)} needs a third party: "
-                "run it on one machine with private run; with gateshare, have it dealt beforehand and give --pool"
+                f"engine {self.engine.name} needs a third party to serve: with gateshare, have it dealt beforehand and "
+                "give --pool; otherwise run it on one machine with private run"
             )
         if ":" in host:
             raise EngineError(f"{host} is an address of IPv6, which the engines do not speak: give one of IPv4")

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from torch import Tensor
+
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
 from deepshare.private import outline
@@ -11,15 +13,20 @@ from deepshare.private.gateshare.numbers import Numbers, calibrate
 from deepshare.private.program import Program
 
 
-def write(path: Path, program: Program) -> None:
+def write(path: Path, program: Program, samples: Tensor | None = None) -> None:
     """Write the outline and the number format of a network.
+
+    Args:
+        path: The file.
+        program: With its hidden numbers.
+        samples: Images that ranges are measured on; without any, synthetic ones.
 
     Raises:
         UnsupportedModelError: The network does something that gateshare cannot do.
         EngineError: The file cannot be written.
     """
     check(program, {})
-    content = {"outline": outline.dump(program), "numbers": calibrate(program).dump()}
+    content = {"outline": outline.dump(program), "numbers": calibrate(program, samples).dump()}
     try:
         write_atomically(path, json.dumps(content).encode())
     except OSError as error:

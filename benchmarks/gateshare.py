@@ -1,0 +1,182 @@
+"""Engine gateshare beside its peers, in one run: CrypTen as installed, engine crypten, and itself with all ReLUs.
+
+    python benchmarks/gateshare.py                           # ResNet-18 at 32x32, 6,000 gates: ten minutes on two cores
+    python benchmarks/gateshare.py --network wrn22-8         # 60,000 gates; also resnet18-64, 30,000 gates at 64x64
+    python benchmarks/gateshare.py --peers none --json       # gateshare alone
+    sudo .venv/bin/python benchmarks/gateshare.py --link wan # between two namespaces: 100 Mbit/s, 40 ms round trip
+
+All parties are processes on this machine, with one thread each on two cores. The network with shared gates is asked
+`--rounds` times, one image each, its peers fewer times in between; times are medians. "convolutions" is what the server
+computes in linear layers, in the same inferences. Offline figures (the dealer's work and what it sends, what the client
+sends ahead) and those of a session (masked weights) stand beside the online ones. Weights are random: bytes and time do
+not depend on them.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+
+import link
+import stock
+import torch
+
+from deepshare import plan, share, zoo
+from deepshare.private import plain
+from deepshare.private.cost import LAN, WAN
+from deepshare.private.engine import Role
+from deepshare.private.gateshare import predict
+from deepshare.private.gateshare.numbers import Numbers
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.infer import run
+from deepshare.private.local import Place
+from deepshare.private.program import Program
+from deepshare.private.result import Cost
+from deepshare.private.translate import translate
+
+LINKS = {"lan": LAN, "wan": WAN}
+NETWORKS = {
+    "resnet18": ("resnet18", 100, 32, 6_000),
+    "wrn22-8": ("wrn22-8", 100, 32, 60_000),
+    "resnet18-64": ("resnet18", 200, 64, 30_000),
+}
+PEERS = {
+    "stock": "CrypTen as installed",
+    "crypten": "engine crypten",
+    "relu": "gateshare, all ReLUs",
+}
+LINEAR = ("Convolution", "Linear")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run the network; seconds are medians."""
+
+    name: str
+    gates: int
+    times: int
+    seconds: float
+    slowest: float
+    convolutions: float | None = None
+    offline_seconds: float | None = None
+    rounds: int | None = None
+    online_bytes: int | None = None
+    dealer_to_client: int | None = None
+    dealer_to_server: int | None = None
+    ahead: int | None = None
+    session: int | None = None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="resnet18", choices=NETWORKS)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=[*PEERS, "none"])
+    parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.link and (lack := link.missing()):
+        parser.error(lack)
+    with link.joined(LINKS[options.link]) if options.link else nullcontext({}) as places:
+        rows = measure(options.network, options.rounds, set(options.peers), places)
+    if options.json:
+        about = {"network": options.network, "link": options.link, "torch": torch.__version__}
+        print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
+    else:
+        show(rows)
+
+
+def measure(name: str, rounds: int, peers: set[str], places: dict[Role, Place]) -> list[Row]:
+    """Everybody in turn, so that all see the same load."""
+    torch.manual_seed(0)
+    network, classes, side, gates = NETWORKS[name]
+    model = zoo.build(network, classes=classes).eval()
+    size = (3, side, side)
+    shared = translate(share(model, plan(model, size, gates), start="uniform"), size)
+    relu = translate(model, size)
+    images = torch.randn(1, *size)
+    costs: dict[str, list[Cost]] = {"gateshare": [], "crypten": [], "relu": []}
+    stocks: list[float] = []
+    for turn in range(rounds):
+        costs["gateshare"].append(run(shared, images, "gateshare", places=on(places)).cost)
+        if turn % 5 == 0:  # peers are slow and differ by more than their noise
+            if "relu" in peers:
+                costs["relu"].append(run(relu, images, "gateshare", places=on(places)).cost)
+            if "crypten" in peers:
+                costs["crypten"].append(run(shared, images, "crypten", places=places).cost)
+            if "stock" in peers:
+                stocks.append(checked(shared, images, places))
+    rows = [full_row("gateshare", shared, costs["gateshare"])]
+    if costs["relu"]:
+        rows.append(full_row(PEERS["relu"], relu, costs["relu"]))
+    if costs["crypten"]:
+        rows.append(short_row(PEERS["crypten"], shared, [cost.seconds for cost in costs["crypten"]]))
+    if stocks:
+        rows.append(short_row(PEERS["stock"], shared, stocks))
+    return rows
+
+
+def on(places: dict[Role, Place]) -> dict[Role, Place]:
+    """The dealer has done its part before: here it runs beside the server."""
+    return {**places, "dealer": places["server"]} if places else {}
+
+
+def checked(program: Program, images: torch.Tensor, places: dict[Role, Place]) -> float:
+    """CrypTen's time, if it computed the same."""
+    seconds: float
+    seconds, logits = stock.run(program, images, places)
+    expected = plain.evaluate(program, images)
+    if float((logits.double() - expected).abs().max()) > 0.05 * float(expected.abs().max()):
+        raise SystemExit("CrypTen's logits are those of another network")
+    return seconds
+
+
+def full_row(name: str, program: Program, costs: list[Cost]) -> Row:
+    steps = schedule(program.outline(), Numbers.usual(program))
+    first = costs[0]
+    seconds = [cost.seconds for cost in costs]
+    linear = [sum(layer.part.seconds for layer in cost.layers if layer.kind in LINEAR) for cost in costs]
+    return Row(
+        name,
+        program.comparisons,
+        len(costs),
+        statistics.median(seconds),
+        max(seconds),
+        statistics.median(linear),
+        statistics.median(cost.offline.seconds for cost in costs),
+        first.online.rounds,
+        first.online.server_bytes + first.online.client_bytes,
+        predict.to_client(steps, 1),
+        predict.to_server(steps, 1),
+        predict.ahead(steps),
+        first.session.server_bytes,
+    )
+
+
+def short_row(name: str, program: Program, seconds: list[float]) -> Row:
+    return Row(name, program.comparisons, len(seconds), statistics.median(seconds), max(seconds))
+
+
+def show(rows: list[Row]) -> None:
+    """A table, and how many times the first row is better than each other."""
+    first = rows[0]
+    print(f"{'':24}{'gates':>9}{'times':>6}{'online':>9}{'slowest':>9}{'ratio':>7}")
+    for row in rows:
+        times = f"{row.gates:>9,}{row.times:>6}{row.seconds:>8.3f}s{row.slowest:>8.3f}s"
+        print(f"{row.name:24}{times}{row.seconds / first.seconds:>7.1f}")
+    for row in rows:
+        if row.convolutions is None:
+            continue
+        print(f"\n{row.name}: online {row.seconds / row.convolutions:.2f} times the server's convolutions", end="")
+        print(f" ({row.convolutions:.3f} s), {row.rounds} round trips, {row.online_bytes:,} bytes;")
+        print(f"  offline {row.offline_seconds:.2f} s, dealer to client {row.dealer_to_client:,} bytes,", end="")
+        print(f" to server {row.dealer_to_server:,}, client to server {row.ahead:,}; once a session {row.session:,}")
+        if row is not first and row.dealer_to_client and first.dealer_to_client:
+            ratio = row.dealer_to_client / first.dealer_to_client
+            print(f"  {ratio:.1f} times as much from the dealer to the client")
+
+
+if __name__ == "__main__":
+    main()
