@@ -1,0 +1,158 @@
+"""One server of engine gateshare and many clients at once: images a second, and what the server's memory comes to.
+
+    python benchmarks/clients.py                         # 1, 4 and 16 clients of ResNet-18 of width 16, 1,536 gates
+    python benchmarks/clients.py --clients 8 --images 10 --json
+
+The server and each client are processes on this machine and share its cores, so that a client's own work (all of its
+offline products) is part of what is measured: a server whose clients have machines of their own answers more. Each
+client asks one image after the other, in a session for each; "online" is the median time from an image to its logits.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from websockets.sync.client import connect
+
+from deepshare import plan, share, zoo
+from deepshare.data.about import About
+from deepshare.private import outline
+from deepshare.private.control import PROTOCOL, Control
+from deepshare.private.engine import Task, find_engine
+from deepshare.private.gateshare.numbers import calibrate
+from deepshare.private.gateshare.party import run
+from deepshare.private.gateshare.pool import write_pools
+from deepshare.private.program import Program
+from deepshare.private.serve import Service
+from deepshare.private.translate import translate
+
+SIZE, GATES = (3, 32, 32), 1_536
+POOL = {"dealer": "pool"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What so many clients get."""
+
+    clients: int
+    images: int
+    seconds: float
+    images_a_second: float
+    online: float
+    slowest_online: float
+    server_megabytes: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--images", type=int, default=8, help="that each client asks")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = [measure(clients, options.images) for clients in options.clients]
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    print(f"{'clients':>8}{'images':>8}{'images/s':>10}{'online':>9}{'slowest':>9}{'server MB':>11}")
+    for row in rows:
+        times = f"{row.images_a_second:>10.2f}{row.online:>8.2f}s{row.slowest_online:>8.2f}s"
+        print(f"{row.clients:>8}{row.images:>8}{times}{row.server_megabytes:>11.0f}")
+
+
+def network() -> Program:
+    """The same in every process."""
+    torch.manual_seed(0)
+    model = zoo.resnet18(width=16, classes=100).eval()
+    return translate(share(model, plan(model, SIZE, GATES), start="uniform"), SIZE)
+
+
+def measure(clients: int, images: int) -> Row:
+    """Deal, start everybody, let them ask, and wait."""
+    program = network()
+    with tempfile.TemporaryDirectory() as folder:
+        pools = Path(folder)
+        # A few more than are asked: some lots cannot be used.
+        write_pools(pools, program.outline(), calibrate(program), images + 3, lambda _: None, clients)
+        server = _start("serve", pools / "server")
+        address = _line(server)
+        names = ["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)]
+        asking = [_start("ask", pools / name, address, str(images)) for name in names]
+        for process in asking:
+            _line(process)
+        started = time.perf_counter()
+        for process in asking:
+            print(file=process.stdin, flush=True)
+        times = [seconds for process in asking for seconds in json.loads(_line(process))]
+        took = time.perf_counter() - started
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        server.kill()
+        for process in (server, *asking):
+            process.wait()
+    peak = re.search(r"VmHWM:\s+(\d+)", status)
+    megabytes = int(peak[1]) / 1e3 if peak else float("nan")
+    count = clients * images
+    return Row(clients, count, took, count / took, statistics.median(times), max(times), megabytes)
+
+
+def _start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, *map(str, arguments)]
+    # One thread for each client, as one core would be more than its share here.
+    threads = {} if arguments[0] == "serve" else {"OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **threads}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
+        raise SystemExit("a process ended; what it said is above")
+    return line.strip()
+
+
+def serve(pool: str) -> None:
+    """The server's process."""
+    about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(100))))
+    told = lambda line: print(line, file=sys.stderr) if " images in " not in line else None  # noqa: E731
+    service = Service(find_engine("gateshare"), POOL, network(), about, None, told, Path(pool))
+    with service.open("127.0.0.1", 0) as server:
+        print(f"127.0.0.1:{server.socket.getsockname()[1]}", flush=True)
+        server.serve_forever()
+
+
+def ask(pool: str, address: str, images: str) -> None:
+    """A client's process."""
+    program = network().outline()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps([_ask(program, address, Path(pool)) for _ in range(int(images))]), flush=True)
+
+
+def _ask(program: Program, address: str, pool: Path) -> float:
+    with connect(f"ws://{address}", compression=None) as connection:
+        control = Control(connection, "server")
+        control.send({"protocol": PROTOCOL})
+        control.receive()
+        control.send({"images": 1, "address": "127.0.0.1:1", "outline": outline.digest(program)})
+        start = control.receive()["start"]
+        outcome = run(Task("client", program, start, torch.randn(1, *SIZE), 1, None, POOL, pool), lambda: None)
+        control.send({"layers": [], "offline": {}, "session": {}, "seconds": outcome.seconds})
+        control.receive()
+    return outcome.seconds
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        serve(*sys.argv[2:])
+    elif sys.argv[1:2] == ["ask"]:
+        ask(*sys.argv[2:])
+    else:
+        main()
