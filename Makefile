@@ -7,7 +7,7 @@ READY := .venv/.ready
 ENGINES := $(shell $(PYTHON) -c 'import sys; print("spu," * (sys.version_info[:2] == (3, 11) and sys.platform == "linux"))')
 CODE := $(wildcard src tests benchmarks examples dev)
 
-.PHONY: demo study test lint types pytest install clean
+.PHONY: demo study test lint types docs pytest install clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits.py
@@ -16,7 +16,7 @@ demo: $(READY)
 study: $(READY)
 	$(BIN)/deepshare compare --study small $(if $(DATA),--data-dir $(DATA),--download)
 
-test: lint types pytest
+test: lint types docs pytest
 
 lint: $(READY)
 	$(BIN)/ruff check $(CODE)
@@ -24,6 +24,10 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy $(CODE)
+
+# The site, in build/site; nothing is fetched. The variable silences an announcement, not a warning.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # One torch thread for each worker: two workers on two cores do not fight.
 pytest: $(READY)

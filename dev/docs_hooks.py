@@ -35,7 +35,7 @@ def recipes() -> str:
     """Every recipe with the paper's figure and what was run to the end, as `deepshare recipes` has it."""
     listed = list_recipes()
     done = sum(bool(row.runs) for row in listed)
-    lines = [f"{done} of {len(listed)} recipes have been run to the end with this code.", ""]
+    lines = [f"{done} of {len(listed)} recipes have a record of a run to the end with this code.", ""]
     lines += ["| recipe | what it trains | paper | run here |", "|---|---|---|---|"]
     lines += [f"| `{row.recipe.name}` | {row.recipe.about} | {row.paper} | {row.status} |" for row in listed]
     return "\n".join(lines)

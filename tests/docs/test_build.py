@@ -1,0 +1,49 @@
+"""What is built into the site from elsewhere: figures, results and the tour."""
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from deepshare.training.listing import NOT_RUN, list_recipes
+from dev import docs_figures, docs_hooks
+
+ROOT = Path(__file__).parents[2]
+TOUR = ROOT / "examples" / "tour.ipynb"
+
+
+@pytest.mark.parametrize("name", ["sharing", "phases"])
+def test_a_figure_is_what_its_script_draws(name: str) -> None:
+    assert docs_figures.draw(name) == (ROOT / "docs" / "figures" / f"{name}.svg").read_bytes()
+
+
+def test_every_recipe_is_listed_with_its_state() -> None:
+    listed = list_recipes()
+    page = docs_hooks.recipes()
+    assert page.count("\n| `") == len(listed)
+    assert page.count(NOT_RUN) == sum(not row.runs for row in listed)
+    assert page.startswith(f"{sum(bool(row.runs) for row in listed)} of {len(listed)} recipes")
+
+
+def test_every_page_of_results_is_linked() -> None:
+    links = docs_hooks.results().splitlines()
+    assert "- [The checkerboard with a single gate](results/xor/README.md)" in links
+    assert len(links) == len(list((ROOT / "results").rglob("README.md")))
+
+
+def test_the_tour_is_a_page() -> None:
+    cells = json.loads(TOUR.read_text())["cells"]
+    page = docs_hooks.tour(TOUR)
+    assert page.startswith("# A tour\n")
+    assert page.count("```python\n") == sum(cell["cell_type"] == "code" for cell in cells)
+    assert "96 gates instead of 1,920 (5.00%)" in page
+
+
+def test_the_tour_runs(tmp_path: Path) -> None:
+    notebook = nbformat.read(TOUR, as_version=4)
+    NotebookClient(
+        notebook, kernel_name="python3", timeout=300, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    assert (tmp_path / "runs" / "tour" / "result.json").is_file()

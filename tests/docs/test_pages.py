@@ -1,0 +1,89 @@
+"""What the pages show can be run: commands parse, Python blocks run in order, every public name is described."""
+
+import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclopts import MissingArgumentError
+
+import deepshare
+from deepshare import methods
+from deepshare.cli import app
+from deepshare.training.recipe import names
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("results/**/README.md"))]
+
+
+def blocks(page: Path, language: str) -> list[re.Match[str]]:
+    return list(re.finditer(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+
+
+def shell_lines(page: Path) -> list[str]:
+    lines = (line for block in blocks(page, "sh") for line in block[1].splitlines())
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def inline_commands(page: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [found.replace("\n", " ") for found in re.findall(r"`((?:deepshare|python|make) [^`]+)`", text)]
+
+
+def check(line: str) -> None:
+    command, *rest = shlex.split(line, comments=True)
+    if command == "deepshare":
+        _, bound, _ = app.parse_args(rest, print_error=False, exit_on_error=False)
+        recipe = bound.arguments.get("recipe")
+        assert recipe is None or recipe in names(), f"there is no recipe {recipe}"
+    elif command == "make":
+        assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"make has no {rest[0]}"
+    elif command == "python":
+        assert (ROOT / rest[0]).is_file(), f"there is no {rest[0]}"
+    else:
+        assert command == "pip", f"a command that nobody checks: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_parse(page: Path) -> None:
+    for line in shell_lines(page):
+        check(line)
+    for line in inline_commands(page):
+        with suppress(MissingArgumentError):  # in the text a command may be named without all that it needs
+            check(line)
+
+
+def test_wrong_commands_are_found() -> None:
+    for line in ("deepshare plan resnet18 --budgets 6", "deepshare share x", "make coffee", "python dev/none.py", "ls"):
+        with pytest.raises(Exception, match=r"budgets|share|coffee|none|nobody"):
+            check(line)
+
+
+def test_the_python_of_own_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = DOCS / "own-model.md"
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    found = blocks(page, "python")
+    assert len(found) == 4
+    for block in found:
+        padding = "\n" * page.read_text("utf-8").count("\n", 0, block.start(1))
+        exec(compile(padding + block[1], str(page), "exec"), namespace)
+
+
+def test_every_public_name_is_in_the_api() -> None:
+    shown = set(re.findall(r"^::: deepshare\.(\S+)", (DOCS / "api.md").read_text(), re.MULTILINE))
+    shown |= {name.rpartition(".")[0] for name in shown if name.split(".")[-1:] == name.split(".")[-2:-1]}
+    public = {name for name in deepshare.__all__ if name not in ("data", "private", "zoo", "DeepShareError")}
+    public |= {f"private.{name}" for name in deepshare.private.__all__}
+    public |= {f"zoo.{name}" for name in deepshare.zoo.__all__}
+    assert public <= shown
+
+
+def test_every_method_and_its_recipe_are_on_the_page() -> None:
+    page = (DOCS / "comparators.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| `([^`]+)` \|$", page, re.MULTILINE)
+    assert {name for name, _ in rows} == set(methods.names())
+    assert {recipe for _, recipe in rows} <= set(names())
