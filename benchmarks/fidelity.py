@@ -79,7 +79,7 @@ def flipped(program: Program, images: torch.Tensor) -> int:
     for step in steps.steps:
         if isinstance(step, Gate) and step.leads:
             source = program.operations[step.operation].inputs[0]
-            first, second = (step.picked(value)[:, : step.gates[0]] for value in (exact[source], found[step.inputs[0]]))
+            first, second = (step.compared(step.picked(value)) for value in (exact[source], found[step.inputs[0]]))
             count += int(((first >= 0) != (second >= 0)).sum())
     return count
 

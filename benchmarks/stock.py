@@ -119,7 +119,7 @@ def _apply(number: int, operation: Operation, inputs: list[Any], own: dict[str, 
                 gates[number] = x[:, :prototypes].ge(0)
             spread = gates[leader].index_select(1, pi)
             return x * (spread * own["alpha"].view(1, -1, 1, 1) + own["beta"].view(1, -1, 1, 1))
-        case GatedActivation(gates=count) if count == operation.elements:
+        case GatedActivation(comparisons=count) if count == operation.elements:
             return x.relu()
     raise SystemExit(f"{operation.name}: CrypTen is compared on ResNets alone")
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
 from deepshare.methods.masked import GatedPolynomial
+from deepshare.methods.patches import PatchReLU
 from deepshare.methods.snl import MaskedReLU
+from deepshare.private.cells import cells_of_patches
 from deepshare.private.fold import Norm
 from deepshare.private.program import (
     Add,
@@ -302,12 +304,12 @@ def activation(module: nn.Module, call: Call, leaders: dict[GateCell, int], numb
             return GatedActivation(call.name, call.inputs, call.shape, module.mask.bool().reshape(call.shape))
         case GatedPolynomial():
             return _polynomial(module, call)
-    raise call.refuse(f"{type(module).__name__}, which no engine knows", "take a method with gates of single neurons")
+        case PatchReLU():
+            return _patched(module, call)
+    raise call.refuse(f"{type(module).__name__}, which no engine knows", "take a method of deepshare's own")
 
 
 def _shared(module: SharedReLU, call: Call, leaders: dict[GateCell, int], number: int) -> Operation:
-    if module.patch > 1:
-        raise call.refuse("its gates are shared over patches, which no engine does", "plan without patches")
     if module.cell.phase != "hard":
         raise call.refuse("its gates are not all hard", "finish the switch")
     if module.position == 0:
@@ -322,7 +324,22 @@ def _shared(module: SharedReLU, call: Call, leaders: dict[GateCell, int], number
         module.alpha.detach().double(),
         module.beta.detach().double(),
         module.position == 0,
+        _cells(torch.full((module.prototypes, 2), module.patch), call) if module.patch > 1 else None,
     )
+
+
+def _patched(module: PatchReLU, call: Call) -> Operation:
+    """Channels without a gate pass; of the others the patches are cells."""
+    gated = (module.patches > 0).all(1)
+    mask = gated.view(-1, *[1] * (len(call.shape) - 1)).expand(call.shape)
+    return GatedActivation(
+        call.name, call.inputs, call.shape, mask.contiguous(), cells=_cells(module.patches[gated], call)
+    )
+
+
+def _cells(patches: Tensor, call: Call) -> Tensor:
+    height, width = call.shape[1:] if len(call.shape) == 3 else (1, 1)
+    return cells_of_patches(patches, height, width)
 
 
 def _polynomial(module: GatedPolynomial, call: Call) -> Operation:

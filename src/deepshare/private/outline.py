@@ -14,7 +14,7 @@ from torch import Tensor
 from deepshare.errors import EngineError
 from deepshare.private.program import OPERATIONS, Operation, Program, SharedActivation
 
-VERSION = 1
+VERSION = 2
 
 _FORMATS = {"float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
 _KINDS = {operation.__name__: operation for operation in OPERATIONS}

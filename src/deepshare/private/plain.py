@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepshare.private.cells import sums
 from deepshare.private.program import (
     Add,
     Concatenate,
@@ -69,7 +70,8 @@ def _apply(operation: Operation, inputs: list[Tensor], number: int, gates: dict[
 
 def _shared(operation: SharedActivation, x: Tensor, number: int, gates: dict[int, Tensor]) -> Tensor:
     if operation.leads:
-        gates[number] = (x[:, : operation.prototypes] >= 0).to(x.dtype)
+        first = x[:, : operation.prototypes]
+        gates[number] = _decided(first, operation.cells).to(x.dtype)
     spread = gates[operation.leader][:, operation.pi].reshape(x.shape)
     per_channel = (-1, *[1] * (x.dim() - 2))
     return x * (operation.alpha.view(per_channel) * spread + operation.beta.view(per_channel))
@@ -79,4 +81,17 @@ def _gated(operation: GatedActivation, x: Tensor) -> Tensor:
     otherwise = x
     if operation.square is not None and operation.linear is not None and operation.constant is not None:
         otherwise = (operation.square * x + operation.linear) * x + operation.constant
-    return torch.where(operation.mask, x.relu(), otherwise)
+    if operation.cells is None:
+        return torch.where(operation.mask, x.relu(), otherwise)
+    where = operation.mask.flatten().nonzero().flatten()
+    neurons = x.flatten(1)[:, where]
+    result = otherwise.flatten(1).clone()
+    result[:, where] = neurons * _decided(neurons, operation.cells)
+    return result.view(x.shape)
+
+
+def _decided(neurons: Tensor, cells: Tensor | None) -> Tensor:
+    """For each neuron whether its gate is open."""
+    if cells is None:
+        return neurons >= 0
+    return (sums(neurons, cells) >= 0)[:, cells].view(neurons.shape)

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from deepshare.private.cells import count_cells
+
 
 @dataclass(frozen=True, eq=False)
 class Operation:
@@ -125,6 +127,8 @@ class SharedActivation(Operation):
         pi: For each channel its prototype.
         alpha: One per channel.
         beta: One per channel.
+        leads: Whether it is its own leader.
+        cells: For each neuron of the prototypes, in order, its cell, whose sum is compared; None where each is alone.
     """
 
     hidden = ("alpha", "beta")
@@ -135,11 +139,14 @@ class SharedActivation(Operation):
     alpha: Tensor
     beta: Tensor
     leads: bool = True
+    cells: Tensor | None = None
 
-    @property
+    @cached_property
     def comparisons(self) -> int:
         """The gates of a leader; a follower has none."""
-        return self.prototypes * prod(self.shape[1:]) if self.leads else 0
+        if not self.leads:
+            return 0
+        return self.prototypes * prod(self.shape[1:]) if self.cells is None else count_cells(self.cells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +158,7 @@ class GatedActivation(Operation):
         square: Broadcasts to the shape of x; None for the identity, as are the others then.
         linear: The same.
         constant: The same.
+        cells: For each neuron of the mask, in order, its cell, whose sum is compared; None where each is alone.
     """
 
     hidden = ("square", "linear", "constant")
@@ -159,16 +167,17 @@ class GatedActivation(Operation):
     square: Tensor | None = None
     linear: Tensor | None = None
     constant: Tensor | None = None
+    cells: Tensor | None = None
 
     @cached_property
-    def gates(self) -> int:
-        """Neurons that compare."""
+    def gated(self) -> int:
+        """Neurons with a gate."""
         return int(self.mask.sum())
 
-    @property
+    @cached_property
     def comparisons(self) -> int:
-        """One for each neuron of the mask."""
-        return self.gates
+        """One for each neuron of the mask, or for each cell."""
+        return self.gated if self.cells is None else count_cells(self.cells)
 
 
 OPERATIONS: tuple[type[Operation], ...] = (

@@ -181,7 +181,7 @@ class ForClient:
         opened = self.world.opened(step.leader)
         if step.leads:
             # The gates of the other image, hidden by other bits, look the same.
-            gates = (server_x + x)[:, : step.gates[0]] >= 0
+            gates = (server_x + x)[:, : step.prototypes] >= 0
             self.bits[number] = (gates ^ opened).long()
             found["bit", number] = self.bits[number] - theirs.correction("bit", number, step.gates)
             self.lot.ideals[number] = Ideal(IMAGES, self.world.bits(number, step)[1])
@@ -286,7 +286,7 @@ class ForServer:
         mask = found["neurons", number] = x - opening
         opened = self.world.opened(step.leader)
         if step.leads:
-            gates = (self.world.client_shares[step.inputs[0]] + x)[:, : step.gates[0]] >= 0
+            gates = (self.world.client_shares[step.inputs[0]] + x)[:, : step.prototypes] >= 0
             self.bits[number] = (gates ^ opened).long()
             found["bit", number] = self.bits[number] - theirs.mask("bit", number, step.gates)
             self.lot.ideals[number] = Ideal(IMAGES, self.world.bits(number, step)[0])

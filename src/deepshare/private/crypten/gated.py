@@ -19,14 +19,16 @@ class Gated(Step):
         operation = program.operations[number]
         if not isinstance(operation, GatedActivation):
             raise TypeError(operation)
-        mask = operation.mask.flatten()
+        mask, self._cells = operation.mask.flatten(), operation.cells
         self._gated, self._others = mask.nonzero().flatten(), (~mask).nonzero().flatten()
         curved = operation.square is not None and len(self._others)
         self._polynomial = Polynomial(room, operation, self._others) if curved else None
 
     def deal(self) -> None:
         """For both parts."""
-        self._relus = Relus(self.room, (self.room.images, len(self._gated))) if len(self._gated) else None
+        self._relus: Relus | None = None
+        if len(self._gated):
+            self._relus = Relus(self.room, (self.room.images, len(self._gated)), self._cells)
         if self._polynomial is not None:
             self._polynomial.deal()
 

@@ -54,10 +54,10 @@ def _operation(operation: Operation, fresh: int) -> Part:
 
 
 def _gated(operation: GatedActivation) -> Part:
-    gates = operation.gates
-    others = operation.elements - gates if operation.square is not None else 0
-    first = _gates(gates, gates + others) if gates else _exchanges(others, int(others > 0))
-    return replace(first + _exchanges(others, int(others > 0)), products=gates + 2 * others)
+    gates, gated = operation.comparisons, operation.gated
+    others = operation.elements - gated if operation.square is not None else 0
+    first = _gates(gates, gated + others) if gates else _exchanges(others, int(others > 0))
+    return replace(first + _exchanges(others, int(others > 0)), products=gated + 2 * others)
 
 
 def _gates(count: int, others: int) -> Part:
@@ -83,8 +83,8 @@ def _dealt(operation: Operation) -> int:
         case SharedActivation():
             return gates + 5 * operation.elements
         case GatedActivation():
-            others = operation.elements - operation.gates if operation.square is not None else 0
-            return gates + operation.gates + 2 * others
+            others = operation.elements - operation.gated if operation.square is not None else 0
+            return gates + operation.gated + 2 * others
         case MaxPool():
             return gates + operation.comparisons
     return 0

@@ -5,6 +5,7 @@ from math import prod
 
 from torch import Tensor
 
+from deepshare.private.cells import count_cells, sums
 from deepshare.private.crypten import comparison
 from deepshare.private.crypten.room import Gates, Room
 
@@ -24,17 +25,23 @@ def compare(room: Room, gates: Gates, x: Tensor, others: Sequence[Tensor]) -> li
 
 
 class Relus:
-    """ReLU of every number of a tensor of some size; one is made for one use."""
+    """ReLU of every number of a tensor of some size, or their products with the gates of cells; made for one use."""
 
-    def __init__(self, room: Room, size: Sequence[int]) -> None:
-        self._room, self._gates = room, deal_gates(room, size)
+    def __init__(self, room: Room, size: Sequence[int], cells: Tensor | None = None) -> None:
+        gates = size if cells is None else (size[0], count_cells(cells))
+        self._room, self._cells, self._gates = room, cells, deal_gates(room, gates)
         self._mask = room.source.fresh(size)
-        self._product = room.source.derived(size, lambda: self._mask.value * self._gates.bit.value)
+        self._bit = self._gates.bit.map(self._each)
+        self._product = room.source.derived(size, lambda: self._mask.value * self._bit.value)
 
     def run(self, x: Tensor, others: Sequence[Tensor] = ()) -> tuple[Tensor, list[Tensor]]:
         """x gate = flip x + (1 - 2 flip) x bit; opens other shares in the same round as x."""
-        offset, *opened = compare(self._room, self._gates, x, [x - self._mask.share, *others])
-        flip = self._gates.seen()
+        compared = x if self._cells is None else sums(x, self._cells)
+        offset, *opened = compare(self._room, self._gates, compared, [x - self._mask.share, *others])
+        flip = self._each(self._gates.seen())
         self._room.products += x.numel()
-        x_bit = offset * self._gates.bit.share + self._product.share
+        x_bit = offset * self._bit.share + self._product.share
         return flip * x + (1 - 2 * flip) * x_bit, opened
+
+    def _each(self, gates: Tensor) -> Tensor:
+        return gates if self._cells is None else gates[:, self._cells]

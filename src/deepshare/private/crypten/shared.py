@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import Tensor
 
+from deepshare.private.cells import count_cells, sums
 from deepshare.private.crypten.fixed import truncate
 from deepshare.private.crypten.relu import compare, deal_gates
 from deepshare.private.crypten.room import Room
@@ -26,7 +27,8 @@ class Shared(Step):
             raise TypeError(operation)
         self._leader, self._leads, self._pi = operation.leader, operation.leads, operation.pi
         self._size = (room.images, *operation.shape)
-        self._gate_size = (room.images, operation.prototypes, *operation.shape[1:])
+        self._first, self._cells = (room.images, operation.prototypes, *operation.shape[1:]), operation.cells
+        self._gate_size = self._first if self._cells is None else (room.images, count_cells(self._cells))
         per_channel = (-1, *[1] * (len(operation.shape) - 1))
         self._alpha = room.secret(operation.alpha.view(per_channel))
         self._beta = room.secret(operation.beta.view(per_channel))
@@ -67,9 +69,12 @@ class Shared(Step):
     def _compare(self, x: Tensor) -> Tensor:
         opening = self.room.openings[self.inputs[0]]
         hidden = [x - opening.mask.share] if opening.offset is None else []
-        for offset in compare(self.room, self._gates, x[:, : self._gate_size[1]], hidden):
+        first = x[:, : self._first[1]]
+        compared = first if self._cells is None else sums(first, self._cells)
+        for offset in compare(self.room, self._gates, compared, hidden):
             opening.offset = offset
         return self.room.open_value(self.inputs[0], x)
 
     def _spread(self, gates: Tensor) -> Tensor:
-        return gates[:, self._pi].reshape(self._size)
+        first = gates if self._cells is None else gates[:, self._cells].view(self._first)
+        return first[:, self._pi].reshape(self._size)

@@ -69,7 +69,7 @@ def _cut(x: Tensor, by: int, share: Tensor | None) -> Tensor:
 def _gate(schedule: Schedule, number: int, step: Gate, x: Tensor, gates: dict[int, Tensor]) -> Tensor:
     neurons = step.picked(x)
     if step.leads:
-        gates[number] = (neurons[:, : step.gates[0]] >= 0).long()
+        gates[number] = (step.compared(neurons) >= 0).long().view(-1, *step.gates)
     gated = neurons * step.each(gates[step.leader])
     if step.affine:
         alpha, beta = weights.encoded_affine(schedule.program, step)

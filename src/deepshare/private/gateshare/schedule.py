@@ -10,6 +10,7 @@ from collections import Counter
 from torch import Tensor
 
 from deepshare.errors import EngineError
+from deepshare.private.cells import count_cells
 from deepshare.private.gateshare.numbers import AFFINE, FRACTION, MARGIN, WEIGHT, Numbers
 from deepshare.private.gateshare.products import Resampling
 from deepshare.private.gateshare.steps import Gate, Join, Product, Schedule, Shift, Spread, Step, Sum, Take, View
@@ -113,21 +114,31 @@ class _Builder:
     def shared(self, number: int, operation: SharedActivation) -> Gate:
         source = self.fraction(operation.inputs[0])
         leader = len(self.steps) if operation.leads else self.at[operation.leader]
-        gates = (operation.prototypes, *operation.shape[1:])
-        bits = self.numbers.ranges[operation.inputs[0]]
+        first, cells = operation.prototypes, operation.cells
+        gates = (first, *operation.shape[1:]) if cells is None else (count_cells(cells),)
+        bits = self.compared(operation.inputs[0], cells)
         shape, scale, pi = operation.shape, FRACTION + AFFINE, operation.pi
-        return Gate(number, (source,), shape, scale, leader, operation.leads, shape, gates, bits, pi, None, True)
+        leads = operation.leads
+        return Gate(number, (source,), shape, scale, leader, leads, shape, first, gates, bits, pi, cells, None, True)
+
+    def compared(self, number: int, cells: Tensor | None) -> int:
+        """Bits of the numbers that are compared: sums have more."""
+        most = 1 if cells is None or not len(cells) else int(cells.bincount().max())
+        return self.numbers.ranges[number] + (most - 1).bit_length()
 
     def gated(self, number: int, operation: GatedActivation) -> None:
-        if not operation.gates:
+        if not operation.gated:
             self.at[number] = self.at[operation.inputs[0]]
             return
         source = self.fraction(operation.inputs[0])
-        everywhere = operation.gates == operation.elements
+        everywhere = operation.gated == operation.elements and operation.cells is None
         where = None if everywhere else operation.mask.flatten().nonzero().flatten()
-        shape = operation.shape if everywhere else (operation.gates,)
-        bits, leader = self.numbers.ranges[operation.inputs[0]], len(self.steps)
-        gate = Gate(number, (source,), operation.shape, FRACTION, leader, True, shape, shape, bits, None, where, False)
+        shape, cells = operation.shape if everywhere else (operation.gated,), operation.cells
+        gates = shape if cells is None else (operation.comparisons,)
+        bits, leader, whole = self.compared(operation.inputs[0], cells), len(self.steps), operation.shape
+        gate = Gate(
+            number, (source,), whole, FRACTION, leader, True, shape, shape[0], gates, bits, None, cells, where, False
+        )
         self.put(number, gate)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deepshare.private.cells import sums
 from deepshare.private.gateshare.products import Resampling
 from deepshare.private.program import Program
 
@@ -95,9 +96,11 @@ class Gate(Step):
         leader: Number of the step that computes the gates.
         leads: Whether it is this one.
         neurons: Shape of what is multiplied by gates.
+        prototypes: How many of the first channels of the neurons are compared.
         gates: Shape of the gates.
         bits: Bits of the numbers that are compared.
         pi: For each channel of the neurons its gate; None where each neuron has its own.
+        cells: For each neuron that is compared, in order, its cell, whose sum is; None where each is alone.
         where: The neurons' places among all elements; None where they are all. The others pass.
         affine: Whether there are alpha and beta.
     """
@@ -105,9 +108,11 @@ class Gate(Step):
     leader: int
     leads: bool
     neurons: Shape
+    prototypes: int
     gates: Shape
     bits: int
     pi: Tensor | None
+    cells: Tensor | None
     where: Tensor | None
     affine: bool
 
@@ -135,11 +140,14 @@ class Gate(Step):
 
     def each(self, gates: Tensor) -> Tensor:
         """What belongs to the gates, for every neuron."""
+        if self.cells is not None:
+            gates = gates[:, self.cells].view(-1, self.prototypes, *self.neurons[1:])
         return gates if self.pi is None else gates[:, self.pi]
 
     def compared(self, neurons: Tensor) -> Tensor:
-        """The neurons that are compared, (images * gates,)."""
-        return neurons[:, : self.gates[0]].reshape(-1)
+        """What is compared, (images * gates,)."""
+        first = neurons[:, : self.prototypes]
+        return (first if self.cells is None else sums(first, self.cells)).reshape(-1)
 
     def per_channel(self, values: Tensor) -> Tensor:
         """Alpha or beta, to be multiplied by neurons."""

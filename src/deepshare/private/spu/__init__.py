@@ -11,7 +11,7 @@ There are wheels of SPU for CPython 3.11 under Linux on x86-64 alone.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from deepshare.errors import EngineError
+from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engine import Role, Task
 from deepshare.private.limits import check_numbers
 from deepshare.private.program import Program
@@ -43,8 +43,12 @@ class Spu:
         return ("server", "client")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
-        """Refuse options, and numbers beyond the range of fixed point; every operation can be done."""
+        """Refuse options, gates over patches, and numbers beyond the range of fixed point."""
         self._refuse(options)
+        patched = [operation.name for operation in program.operations if getattr(operation, "cells", None) is not None]
+        if patched:
+            other = "take engine gateshare or crypten, or plan without patches"
+            raise UnsupportedModelError([f"{name}: {self.name} has no gates over patches: {other}" for name in patched])
         check_numbers(program, LIMIT)
 
     def _refuse(self, options: Mapping[str, str]) -> None:

@@ -1,0 +1,37 @@
+"""Gates that several neurons decide together: a cell is the set of neurons whose sum is compared with zero.
+
+Cells are given by the number of its cell for each neuron, in order, from 0 on.
+"""
+
+import torch
+from torch import Tensor
+
+
+def cells_of_patches(patches: Tensor, height: int, width: int) -> Tensor:
+    """The cells of maps that are cut into patches; those at the edge may be smaller.
+
+    Args:
+        patches: Height and width of the patches of each channel, (C, 2).
+        height: Of the maps.
+        width: Of the maps.
+
+    Returns:
+        (C * height * width,).
+    """
+    rows, columns = torch.arange(height)[:, None], torch.arange(width)
+    found, begin = [], 0
+    for tall, wide in patches.tolist():
+        across = -(-width // wide)
+        found.append(begin + rows // tall * across + columns // wide)
+        begin += -(-height // tall) * across
+    return torch.stack(found).flatten()
+
+
+def count_cells(cells: Tensor) -> int:
+    """How many there are."""
+    return int(cells.max()) + 1 if len(cells) else 0
+
+
+def sums(x: Tensor, cells: Tensor) -> Tensor:
+    """The sum of each cell of neurons (N, ...): (N, cells)."""
+    return x.new_zeros(len(x), count_cells(cells)).index_add_(1, cells, x.flatten(1))
