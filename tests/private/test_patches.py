@@ -25,8 +25,8 @@ def shared() -> nn.Module:
 
 def spatial() -> nn.Module:
     """Channels with patches of one neuron, of uneven ones, of the whole map, and without a gate."""
-    model = zoo.resnet18(width=4, classes=5)
-    model = replace_sites(model, find_sites(model, SIZE), PatchReLU).eval()
+    base = zoo.resnet18(width=4, classes=5)
+    model = replace_sites(base, find_sites(base, SIZE), PatchReLU).eval()
     for site in patched(model):
         kinds = torch.tensor([[1, 1], [2, 1], [site.site.height, site.site.width], [0, 0]])
         site.set_patches(kinds[torch.arange(site.site.channels) % 4])
