@@ -10,7 +10,7 @@ from torch import Tensor
 
 import deepshare
 from deepshare.data import Fit, batches
-from deepshare.study.report.pictures import coloured
+from deepshare.data.palette import coloured
 from deepshare.study.scenes import Comparison, compare
 from deepshare.study.scenes_figure import draw
 from tests.cli.conftest import Cli, cli  # noqa: F401
@@ -73,12 +73,6 @@ def test_the_figure_shows_image_truth_and_predictions(found: Comparison) -> None
     occurring = {found.classes[number] for number in first.truth.unique().tolist() if number >= 0}
     assert occurring < set(named)
     assert named[-1] == "no class"
-
-
-def test_colours_of_all_classes_differ() -> None:
-    colours = coloured(torch.arange(-1, 150)[None]).flatten(1).T
-    assert len(colours.unique(dim=0)) == 151
-    assert colours[0].tolist() == [0, 0, 0]
 
 
 def test_command(cli: Cli, runs: Runs, tmp_path: Path) -> None:  # noqa: F811

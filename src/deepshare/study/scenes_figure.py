@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
+from deepshare.data.palette import coloured
 from deepshare.study import drawing
 from deepshare.study.drawing import DARK, FAINT, FRAME
-from deepshare.study.report.pictures import coloured
 from deepshare.study.report.samples import Scene
 from deepshare.study.scenes import Comparison, Shown
 
@@ -25,7 +25,7 @@ def draw(found: Comparison) -> Figure:
     height, width = scenes[0].truth.shape
     legend = _legend(found)
     lines = 1 + (len(legend) - 1) // KEYS
-    size = (PANEL * columns, (PANEL * height / width + 0.3) * rows + 0.9 + 0.25 * lines)
+    size = (PANEL * columns, (PANEL * height / width + 0.2) * rows + 0.7 + 0.25 * lines)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for row, scene in enumerate(scenes):

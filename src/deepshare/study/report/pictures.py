@@ -9,12 +9,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from deepshare.data.palette import coloured
 from deepshare.study.report.markup import Child, Node, node, section
 from deepshare.study.report.samples import Sample, Samples, Scene
 
 TITLE = "What it says of test images"
 LARGEST = 240  # pixels of the longer side of a picture of a scene
-GOLDEN = 0.381966
 
 
 def pictures(samples: Samples | str) -> Node:
@@ -83,16 +83,6 @@ def _classes(samples: Samples) -> Node:
         for number, (r, g, b) in zip(occurring.tolist(), colours, strict=True)
     )
     return node("p", *keys, class_="legend")
-
-
-def coloured(classes: Tensor) -> Tensor:
-    """Classes (H, W) as colours (3, H, W); what is no class is black."""
-    hue = (classes * GOLDEN).frac() * 6
-    shift = torch.tensor([5.0, 3.0, 1.0]).view(3, 1, 1)
-    turned = (hue + shift) % 6
-    value = 1 - 0.65 * torch.minimum(turned, 4 - turned).clamp(0, 1)
-    light = torch.where(classes >= 0, 0.6 + 0.4 * ((classes * 7) % 5) / 4, 0.0)
-    return (255 * value * light).to(torch.uint8)
 
 
 def _url(image: Tensor) -> str:

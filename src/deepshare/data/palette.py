@@ -1,0 +1,39 @@
+"""Classes of pixels as colours."""
+
+import torch
+from torch import Tensor
+
+# Easy to tell apart; the first of CamVid happen to look like what they are: sky, brick, road, trees.
+FIRST = torch.tensor(
+    [
+        (135, 197, 240),
+        (166, 94, 60),
+        (242, 209, 60),
+        (118, 118, 130),
+        (221, 173, 205),
+        (63, 155, 69),
+        (232, 80, 42),
+        (107, 79, 179),
+        (31, 87, 196),
+        (232, 63, 154),
+        (20, 184, 166),
+    ],
+    dtype=torch.uint8,
+)
+GOLDEN = 0.381966  # of the circle of hues between two further classes
+
+
+def coloured(classes: Tensor) -> Tensor:
+    """Classes (H, W) as colours, uint8 (3, H, W); what is no class is black."""
+    near = FIRST[classes.clamp(0, len(FIRST) - 1)].movedim(-1, 0)
+    return torch.where((classes >= 0) & (classes < len(FIRST)), near, _turned(classes))
+
+
+def _turned(classes: Tensor) -> Tensor:
+    """As many colours as needed, with hues far apart from one to the next."""
+    hue = (classes * GOLDEN).frac() * 6
+    shift = torch.tensor([5.0, 3.0, 1.0]).view(3, 1, 1)
+    turned = (hue + shift) % 6
+    value = 1 - 0.65 * torch.minimum(turned, 4 - turned).clamp(0, 1)
+    light = torch.where(classes >= 0, 0.6 + 0.4 * ((classes * 7) % 5) / 4, 0.0)
+    return (255 * value * light).to(torch.uint8)

@@ -1,0 +1,94 @@
+"""Private inference of a network for segmentation on a small crop of a real image, in real processes."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import deepshare
+from deepshare import private, zoo
+from deepshare.data.pictures import decode_rgb
+from deepshare.data.segmentation import MEAN, STD
+from deepshare.private import plain
+from deepshare.private.labels import save_labels, shares
+from deepshare.private.program import Program, SharedActivation
+from deepshare.private.result import Result
+from deepshare.private.translate import translate
+from tests.data.conftest import Unpack, real_data  # noqa: F401
+
+SIZE = (3, 32, 32)
+crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
+
+
+@pytest.fixture(scope="module")
+def crops(real_data: Unpack) -> Tensor:  # noqa: F811
+    """Sixteen crops of real frames, normalised."""
+    frames = sorted((real_data("camvid-240x180") / "CamVid" / "test").iterdir())[::15]
+    images = torch.stack([decode_rgb(frame)[:, 120:152, 100:132] for frame in frames])
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (MEAN, STD))
+    return (images / 255 - mean) / std
+
+
+def deeplab(crops: Tensor, *, shared: bool) -> nn.Module:
+    """A narrow DeepLabV3 whose BatchNorms know the crops, with a tenth of its gates or with all of them."""
+    network = zoo.deeplabv3_mobilenetv2(classes=11, aspp_width=8, width=0.25)
+    plan = deepshare.plan(network, SIZE, "10%" if shared else "100%", layer_sharing=shared)
+    model = deepshare.share(network, plan, start="uniform" if shared else "identity").train()
+    with torch.no_grad():
+        for _ in range(30):
+            model(crops)
+    return model.eval()
+
+
+def margin(program: Program, crop: Tensor) -> float:
+    """How far the number nearest to zero that decides a gate is from it: a flipped gate flips all that share it."""
+    values: dict[int, Tensor] = {}
+    plain.evaluate(program, crop, see=values.__setitem__)
+    leaders = [op for op in program.operations if isinstance(op, SharedActivation) and op.leads]
+    return min(float(values[op.inputs[0]][:, : op.prototypes].abs().min()) for op in leaders)
+
+
+def check(result: Result, expected: Tensor, error: float) -> None:
+    assert result.logits.shape == expected.shape == (1, 11, 32, 32)
+    assert float((result.logits - expected).abs().max()) < error < 0.1 * float(expected.abs().max())
+    assert len(expected.argmax(1).unique()) > 1
+    assert float((result.logits.argmax(1) == expected.argmax(1)).double().mean()) > 0.98
+
+
+@crypten
+def test_shared_gates_on_crypten(crops: Tensor) -> None:
+    model = deeplab(crops, shared=True)
+    program = translate(model, SIZE)
+    crop = max(crops.split(1), key=lambda one: margin(program, one))
+    result = private.infer(model, crop, engine="crypten")
+    with torch.no_grad():
+        expected = model(crop)
+    check(result, expected, 1e-3)
+    assert result.cost.online.comparisons == deepshare.count_gates(model, SIZE)
+
+
+def test_every_gate_of_its_own_on_gateshare(crops: Tensor) -> None:
+    model = deeplab(crops, shared=False)
+    result = private.infer(model, crops[:1], engine="gateshare")
+    with torch.no_grad():
+        expected = model(crops[:1])
+    check(result, expected, 2.0**-5)  # of which the noise is 2^-6
+    assert result.cost.online.comparisons == deepshare.count_gates(model, SIZE)
+
+
+def test_shares_and_a_picture_of_the_classes(tmp_path: Path) -> None:
+    labels = torch.tensor([[[0, 0, 2], [2, 2, 2]], [[1, 1, 1], [1, 1, 1]]])
+    logits = torch.eye(3)[labels].movedim(-1, 1)
+    found = shares(logits, ("sky", "road", "tree"))
+    assert found == [{"tree": 4 / 6, "sky": 2 / 6}, {"road": 1.0}]
+    assert list(found[0]) == ["tree", "sky"]
+    save_labels(tmp_path / "labels.png", logits)
+    with Image.open(tmp_path / "labels.png") as picture:
+        assert np.array(picture).tolist() == labels.flatten(0, 1).tolist()
+        seen = np.array(picture.convert("RGB")).reshape(-1, 3)
+    assert len({tuple(colour) for colour in seen.tolist()}) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["labels.png"]
