@@ -6,8 +6,9 @@
 
 Says the median and the largest difference of a logit, on how many images both have the same class, and how many images
 are far off: one of whose logits differs by more than 0.1, as when a truncation or a gate went wrong. Of gateshare also
-how many gates are flipped by rounding: nobody sees them in a private inference, so they are counted in the same
-fixed-point evaluation in the clear, with shares drawn as a client's are.
+how many gates are flipped by rounding, and on how many images the class is the same before the server adds its noise:
+nobody sees these in a private inference, so they are counted in the same fixed-point evaluation in the clear, with
+shares drawn as a client's are.
 """
 
 import argparse
@@ -52,8 +53,10 @@ def main() -> None:
         "far_off": int((difference.amax(1) > FAR).sum()),
     }
     if options.engine == "gateshare":
+        found = [in_the_clear(program, part) for part in images.split(options.batch)]
         figures["gates"] = len(images) * program.comparisons
-        figures["flipped"] = sum(flipped(program, part) for part in images.split(options.batch))
+        figures["flipped"] = sum(flipped for flipped, _ in found)
+        figures["same_class_before_noise"] = sum(same for _, same in found)
     if options.json:
         print(json.dumps(figures))
         return
@@ -61,11 +64,12 @@ def main() -> None:
     print(f" and {figures['largest']:.1e} (largest); same class on {figures['same_class']};", end="")
     print(f" {figures['far_off']} images far off")
     if "flipped" in figures:
-        print(f"{figures['flipped']} of {figures['gates']:,} gates are flipped by rounding")
+        print(f"{figures['flipped']} of {figures['gates']:,} gates are flipped by rounding;", end="")
+        print(f" before the noise the class is the same on {figures['same_class_before_noise']}")
 
 
-def flipped(program: Program, images: torch.Tensor) -> int:
-    """Gates that are others in fixed point than in the plain network."""
+def in_the_clear(program: Program, images: torch.Tensor) -> tuple[int, int]:
+    """In fixed point without noise: gates that are others than in the plain network, and images of the same class."""
     steps = schedule(program, calibrate(program))
     shares = {
         number: torch.randint(-(2**63), 2**63 - 1, (len(images), *step.shape))
@@ -73,15 +77,15 @@ def flipped(program: Program, images: torch.Tensor) -> int:
         if isinstance(step, Shift)
     }
     exact, found = {}, {}
-    plain.evaluate(program, images, lambda number, value: exact.update({number: value}))
-    fixed.evaluate(steps, images, shares, lambda number, value: found.update({number: value}))
+    expected = plain.evaluate(program, images, lambda number, value: exact.update({number: value}))
+    logits = fixed.evaluate(steps, images, shares, lambda number, value: found.update({number: value}))
     count = 0
     for step in steps.steps:
         if isinstance(step, Gate) and step.leads:
             source = program.operations[step.operation].inputs[0]
             first, second = (step.compared(step.picked(value)) for value in (exact[source], found[step.inputs[0]]))
             count += int(((first >= 0) != (second >= 0)).sum())
-    return count
+    return count, int((logits.argmax(1) == expected.argmax(1)).sum())
 
 
 if __name__ == "__main__":

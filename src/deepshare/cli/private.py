@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from deepshare.cli.options import Flag, Json
+from deepshare.cli.options import Flag, Json, check_writable
 from deepshare.errors import EngineError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from deepshare.data.about import About
     from deepshare.private.engine import Engine
+    from deepshare.private.program import Program
     from deepshare.private.result import Result
 
 private = App(name="private", help="Run a trained network on images without showing either to the other party.")
@@ -31,6 +32,10 @@ Images = Annotated[
 Fit = Annotated[Flag, Parameter(help="Scale and cut pictures of another size.")]
 Best = Annotated[Flag, Parameter(help="Take the weights that were best on the validation images.")]
 Layers = Annotated[Flag, Parameter(help="Show what each layer cost.")]
+Labels = Annotated[
+    Path | None,
+    Parameter(name=["--out", "-o"], help="PNG for the classes of the pixels, where the network finds one for each."),
+]
 TlsFolder = Annotated[
     Path | None, Parameter(name="--tls", help="Folder with certificates of this party: see private keys.")
 ]
@@ -51,6 +56,7 @@ def run(
     fit: Fit = False,
     best: Best = False,
     provider: Provider = None,
+    out: Labels = None,
     layers: Layers = False,
     as_json: Json = False,
 ) -> None:
@@ -68,10 +74,11 @@ def run(
     chosen = find_engine(engine)
     check_installed(chosen)
     program, about = from_run(run, best=best)
+    check_out(out, program)
     names, batch = _images(run, about, images, samples, data_dir, fit)
     warn(chosen)
     result = run_program(program, batch, engine, _options(provider))
-    show(result, about, names, layers, as_json)
+    show(result, about, names, layers, as_json, out)
 
 
 @private.command
@@ -132,6 +139,7 @@ def ask(
     pool: PoolFolder = None,
     fit: Fit = False,
     plan: Path | None = None,
+    out: Labels = None,
     layers: Layers = False,
     as_json: Json = False,
 ) -> None:
@@ -153,10 +161,11 @@ def ask(
             raise EngineError(f"{server} uses engine {client.offer.engine.name}, not {engine}: nothing was sent to it")
         if expected is not None:
             check_plan(client.offer.program, expected)
+        check_out(out, client.offer.program)
         batch = client.offer.about.read(images, fit=fit)
         warn(client.offer.engine)
         result = client.ask(batch)
-        show(result, client.offer.about, [str(path) for path in images], layers, as_json)
+        show(result, client.offer.about, [str(path) for path in images], layers, as_json, out)
 
 
 @private.command
@@ -243,25 +252,53 @@ def _images(
     return sample_images(run, samples, data_dir)
 
 
-def show(result: "Result", about: "About", names: list[str], layers: bool, as_json: bool) -> None:
-    """Print classes with their probabilities, and the cost."""
+def check_out(out: Path | None, program: "Program") -> None:
+    """Find out before any work whether there will be classes of pixels, and whether they can be written."""
+    if out is None:
+        return
+    if len(program.operations[-1].shape) == 1:
+        raise EngineError(
+            "--out is for classes of pixels, and this network finds one class for a picture: leave it out"
+        )
+    check_writable(out)
+
+
+def show(
+    result: "Result", about: "About", names: list[str], layers: bool, as_json: bool, out: Path | None = None
+) -> None:
+    """Print classes with their probabilities, or with their shares of the pixels, and the cost."""
+    from deepshare.private.labels import save_labels
     from deepshare.private.show import cost_dict, cost_table
 
-    found = [] if result.logits.dim() > 2 else _classes(result, about, names)
+    if out is not None:
+        save_labels(out, result.logits)
+    found = _pixels(result, about, names) if result.logits.dim() > 2 else _classes(result, about, names)
     if as_json:
         print(json.dumps({"images": found, "cost": cost_dict(result.cost)}))
         return
-    width = max((len(entry["image"]) for entry in found), default=0)
-    if not found:
-        shape = "x".join(map(str, result.logits.shape))
-        print(f"logits of shape {shape}; in Python deepshare.private.infer gives them")
+    width = max(len(entry["image"]) for entry in found)
     for entry in found:
-        print(f"{entry['image']:{width}}  {entry['class']}  {entry['probability']:.1%}")
+        print(f"{entry['image']:{width}}  {_said(entry)}")
     print()
     print(cost_table(result.cost, layers=layers))
     each = result.cost.seconds / result.cost.images
     error = "" if result.cost.error is None else f"; largest error of a logit {result.cost.error:.1e}"
     print(f"\n{result.cost.seconds:.2f} s online for {result.cost.images} images, {each:.2f} s each{error}")
+    if out is not None:
+        print(f"the classes of the pixels are drawn in {out}")
+
+
+def _said(entry: dict[str, Any]) -> str:
+    if "class" in entry:
+        return f"{entry['class']}  {entry['probability']:.1%}"
+    return ", ".join(f"{name} {share:.1%}" for name, share in entry["pixels"].items())
+
+
+def _pixels(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
+    from deepshare.private.labels import shares
+
+    found = shares(result.logits, about.classes)
+    return [{"image": name, "pixels": pixels} for name, pixels in zip(names, found, strict=True)]
 
 
 def _classes(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
