@@ -22,7 +22,7 @@ RUN = Path(__file__).parents[2] / "results" / "cifar100-small" / "gates-1.25"
 @pytest.fixture(scope="module")
 def images(real_data: Unpack) -> torch.Tensor:
     """Test images of CIFAR-100."""
-    return sample_images(RUN, 200, real_data("cifar100"))[1]
+    return sample_images(RUN, 200, real_data("cifar-100-python"))[1]
 
 
 def test_it_has_the_gates_that_it_claims() -> None:
