@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -82,33 +83,34 @@ def measure(clients: int, images: int) -> Row:
         pools = Path(folder)
         # A few more than are asked: some lots cannot be used.
         write_pools(pools, program.outline(), calibrate(program), images + 3, lambda _: None, clients)
-        server = _start("serve", pools / "server")
-        address = _line(server)
-        names = ["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)]
-        asking = [_start("ask", pools / name, address, str(images)) for name in names]
-        for process in asking:
-            _line(process)
-        started = time.perf_counter()
-        for process in asking:
-            print(file=process.stdin, flush=True)
-        times = [seconds for process in asking for seconds in json.loads(_line(process))]
-        took = time.perf_counter() - started
-        status = Path(f"/proc/{server.pid}/status").read_text()
-        server.kill()
-        for process in (server, *asking):
-            process.wait()
+        with ExitStack() as stack:
+            server = _start(stack, "serve", pools / "server")
+            address = _line(server)
+            names = ["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)]
+            asking = [_start(stack, "ask", pools / name, address, str(images)) for name in names]
+            for process in asking:
+                _line(process)
+            started = time.perf_counter()
+            for process in asking:
+                print(file=process.stdin, flush=True)
+            times = [seconds for process in asking for seconds in json.loads(_line(process))]
+            took = time.perf_counter() - started
+            status = Path(f"/proc/{server.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+)", status)
     megabytes = int(peak[1]) / 1e3 if peak else float("nan")
     count = clients * images
     return Row(clients, count, took, count / took, statistics.median(times), max(times), megabytes)
 
 
-def _start(*arguments: str | Path) -> subprocess.Popen[str]:
+def _start(stack: ExitStack, *arguments: str | Path) -> subprocess.Popen[str]:
     command = [sys.executable, __file__, *map(str, arguments)]
     # One thread for each client, as one core would be more than its share here.
     threads = {} if arguments[0] == "serve" else {"OMP_NUM_THREADS": "1"}
     environment = {**os.environ, **threads}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    return process
 
 
 def _line(process: subprocess.Popen[str]) -> str:

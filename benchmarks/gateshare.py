@@ -30,6 +30,7 @@ from deepshare.private.engine import Role
 from deepshare.private.gateshare import predict
 from deepshare.private.gateshare.numbers import Numbers
 from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.steps import Product
 from deepshare.private.infer import run
 from deepshare.private.local import Place
 from deepshare.private.program import Program
@@ -47,7 +48,6 @@ PEERS = {
     "crypten": "engine crypten",
     "relu": "gateshare, all ReLUs",
 }
-LINEAR = ("Convolution", "Linear")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def full_row(name: str, program: Program, costs: list[Cost]) -> Row:
     steps = schedule(program.outline(), Numbers.usual(program))
     first = costs[0]
     seconds = [cost.seconds for cost in costs]
-    linear = [sum(layer.part.seconds for layer in cost.layers if layer.kind in LINEAR) for cost in costs]
+    products = {program.operations[step.operation].name for step in steps.steps if isinstance(step, Product)}
+    linear = [sum(layer.part.seconds for layer in cost.layers if layer.name in products) for cost in costs]
     return Row(
         name,
         program.comparisons,

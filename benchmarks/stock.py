@@ -80,6 +80,7 @@ def _party(folder: Path, rank: int) -> None:
         if getattr(operation, name) is not None
     }
     shared = crypten.cryptensor(images.float(), src=1)
+    crypten.communicator.get().barrier()
     started = time.perf_counter()
     logits = _evaluate(program, shared, secrets).get_plain_text(dst=1)
     if rank == 1:

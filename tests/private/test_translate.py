@@ -202,13 +202,6 @@ def test_a_program_that_computes_something_else_is_refused() -> None:
         translate(Function(writes_into_a_view), (2, 4, 4))
 
 
-def test_gates_of_patches_are_refused() -> None:
-    model = zoo.resnet18(width=4)
-    shared = share(model, plan(model, (3, 32, 32), "5%", patch=2))
-    with pytest.raises(UnsupportedModelError, match=r"layer1\.0\.act1: its gates are shared over patches"):
-        translate(shared, (3, 32, 32))
-
-
 def test_numbers_that_are_not_finite_are_named() -> None:
     model = nn.Conv2d(2, 2, 1)
     nn.init.constant_(model.weight, torch.nan)

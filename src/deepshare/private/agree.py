@@ -44,7 +44,7 @@ def run_party(start: Start, task: Task, control: Control) -> tuple[Outcome, Outc
     try:
         return _wait(events, task, control)
     except EngineError as error:
-        control.refuse(error)
+        control.refuse(_public(error, task))
         raise
     finally:
         running.stop()
@@ -55,12 +55,16 @@ def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome
     connected = False
     while len(done) < 2:
         try:
-            role, kind, value = events.get(timeout=None if connected else CONNECT_SECONDS)
+            role, kind, value = events.get(timeout=None if connected and not done else CONNECT_SECONDS)
         except Empty:
+            if done:
+                raise EngineError(f"the {control.peer} did not end within {CONNECT_SECONDS} s of this party") from None
             raise EngineError(
                 f"the parties did not connect within {CONNECT_SECONDS} s: {task.addresses} must reach each other"
             ) from None
         if kind in ("refused", "failed"):
+            if kind == "refused" and role == task.role:
+                control.refuse(_public(EngineError(value), task))  # at once: the other party waits for a reason
             at_fault, reason = cause(events, (role, kind, value))
             raise EngineError(reason) if at_fault == control.peer else failure(at_fault, reason)
         connected = True
@@ -69,6 +73,11 @@ def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome
             if role == task.role:
                 control.send(told(value))
     return done[task.role], done[control.peer]
+
+
+def _public(error: EngineError, task: Task) -> EngineError:
+    """What the other party may know: why a client ends an inference can be a fact about its images."""
+    return error if task.role == "server" else EngineError("it ended the inference")
 
 
 def told(outcome: Outcome) -> dict[str, Any]:

@@ -19,12 +19,12 @@ def cells_of_patches(patches: Tensor, height: int, width: int) -> Tensor:
         (C * height * width,).
     """
     rows, columns = torch.arange(height)[:, None], torch.arange(width)
-    found, begin = [], 0
+    found, begin = [torch.empty(0, height, width, dtype=torch.long)], 0
     for tall, wide in patches.tolist():
         across = -(-width // wide)
-        found.append(begin + rows // tall * across + columns // wide)
+        found.append((begin + rows // tall * across + columns // wide)[None])
         begin += -(-height // tall) * across
-    return torch.stack(found).flatten()
+    return torch.cat(found).flatten()
 
 
 def count_cells(cells: Tensor) -> int:

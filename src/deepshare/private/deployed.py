@@ -41,8 +41,11 @@ def check_plan(program: Program, plan: Plan) -> None:
         PlanMismatchError: Names the first difference.
     """
     activations = [op for op in program.operations if isinstance(op, SharedActivation)]
-    served = {op.name: (program.operations[op.leader].name, op.prototypes) for op in activations}
-    planned = {site.name: (group.leader.name, group.prototypes) for group in plan.groups for site in group.sites}
+    leaders = {op.name: program.operations[op.leader] for op in activations}
+    served = {op.name: (leaders[op.name].name, op.prototypes, leaders[op.name].comparisons) for op in activations}
+    planned = {
+        site.name: (group.leader.name, group.prototypes, group.gates) for group in plan.groups for site in group.sites
+    }
     differing = sorted(name for name in served.keys() | planned.keys() if served.get(name) != planned.get(name))
     if differing:
         raise PlanMismatchError(

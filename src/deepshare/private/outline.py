@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.program import OPERATIONS, Operation, Program, SharedActivation
+from deepshare.private.program import OPERATIONS, GatedActivation, Operation, Program, SharedActivation
 
 VERSION = 2
 
@@ -99,3 +99,16 @@ def _check(program: Program) -> None:
             leader = program.operations[operation.leader]
             if not isinstance(leader, SharedActivation) or not leader.leads or operation.leader > number:
                 raise ValueError(f"operation {number} follows no leader")
+            _check_cells(operation.cells, operation.prototypes * prod(operation.shape[1:]), number)
+        if isinstance(operation, GatedActivation):
+            _check_cells(operation.cells, operation.gated, number)
+
+
+def _check_cells(cells: Tensor | None, neurons: int, number: int) -> None:
+    """One for each neuron, numbered from 0 on without a gap."""
+    if cells is None:
+        return
+    if len(cells) != neurons or (neurons and not 0 <= int(cells.min()) <= int(cells.max()) < neurons):
+        raise ValueError(f"operation {number} has cells of other neurons")
+    if neurons and not bool(cells.bincount().all()):
+        raise ValueError(f"operation {number} has empty cells")

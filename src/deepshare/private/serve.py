@@ -41,7 +41,7 @@ class Service:
         tls: Certificates; None on one machine.
         told: Called with one line for each thing that happens.
         pool: What was dealt beforehand, for an engine that has such.
-        most: Clients that are connected at once; more are refused.
+        most: Clients that are answered at once; more are refused.
     """
 
     engine: Engine
@@ -52,7 +52,7 @@ class Service:
     told: Callable[[str], None]
     pool: Path | None = None
     most: int = 64
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def open(self, host: str, port: int) -> Server:
         """Listen; `serve_forever` of what is returned answers clients until `shutdown`.
@@ -80,9 +80,9 @@ class Service:
         who = ":".join(map(str, connection.remote_address[:2]))
         control = Control(connection, "client")
         try:
-            self._greet(control)
+            count, address = self._wish(control)
             with self._place(places):
-                count, outcome = self._session(control, many)
+                outcome = self._session(control, many, count, address)
             self.told(f"{who}: {count} images in {outcome.seconds:.2f} s")
         except EngineError as error:
             control.refuse(error)
@@ -91,29 +91,28 @@ class Service:
     @contextmanager
     def _place(self, places: threading.Semaphore) -> Iterator[None]:
         if not places.acquire(blocking=False):
-            raise EngineError(f"{self.most} clients are connected already: ask again later")
+            raise EngineError(f"{self.most} clients are being answered already: ask again later")
         try:
             yield
         finally:
             places.release()
 
-    def _greet(self, control: Control) -> None:
+    def _wish(self, control: Control) -> tuple[int, str]:
         hello = control.receive()
         if hello.get("protocol") != PROTOCOL:
             raise EngineError(
                 f"this server speaks protocol {PROTOCOL}, the client {hello.get('protocol')}: "
                 f"install deepshare {__version__} there"
             )
-
-    def _session(self, control: Control, many: Host | None) -> tuple[int, Outcome]:
         control.send(self._offer())
-        wish = control.receive(IDLE_SECONDS)
-        count, address = self._checked(wish)
+        return self._checked(control.receive(IDLE_SECONDS))
+
+    def _session(self, control: Control, many: Host | None, count: int, address: str) -> Outcome:
         with self._started(control.local_host, many) as (mine, start):
             addresses: dict[Role, str] = {"server": mine, "client": address}
             control.send({"start": addresses})
             task = Task("server", self.program, addresses, None, count, self.tls, self.options, self.pool)
-            return count, run_party(start, task, control)[0]
+            return run_party(start, task, control)[0]
 
     @contextmanager
     def _started(self, host: str, many: Host | None) -> Iterator[tuple[str, Start]]:

@@ -1,10 +1,13 @@
 """Many clients of one server at once, over real sockets."""
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from queue import Queue
 
 import pytest
 import torch
@@ -21,9 +24,12 @@ from deepshare.private.gateshare.channel import connect
 from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.party import run
 from deepshare.private.gateshare.pool import Pool, write_pools
+from deepshare.private.keys import make_keys, tls_of
+from deepshare.private.process import Event
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome
 from deepshare.private.serve import Service
+from deepshare.private.thread import Thread
 from deepshare.private.translate import translate
 from tests.private.gateshare.trial import SIZE, shared_resnet
 
@@ -45,7 +51,9 @@ def pools(program: Program, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def address(program: Program, pools: Path) -> Iterator[str]:
+def address(program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server with one turn for all."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     service = Service(find_engine("gateshare"), POOL, program, ABOUT, None, print, pools / "server", most=CLIENTS)
     server = service.open("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -76,6 +84,11 @@ def begin(stack: ExitStack, address: str, program: Program, images: int) -> tupl
 def finish(program: Program, addresses: dict[Role, str], images: Tensor, pool: Path) -> Outcome:
     task = Task("client", program.outline(), addresses, images, len(images), None, POOL, pool)
     return run(task, lambda: None)
+
+
+def ask_one(address: str, pools: Path) -> Tensor:
+    with connected(address, None, pools / "client-1") as client:
+        return client.ask(torch.randn(1, *SIZE)).logits
 
 
 def near(logits: Tensor | None, program: Program, images: Tensor) -> bool:
@@ -126,16 +139,16 @@ def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
     assert time.monotonic() - started < 60
 
 
-def test_no_more_clients_than_there_are_places(stack: ExitStack, address: str, program: Program) -> None:
+def test_no_more_clients_than_there_are_places(stack: ExitStack, address: str, program: Program, pools: Path) -> None:
     held = [begin(stack, address, program, 1)[0] for _ in range(CLIENTS)]
-    with pytest.raises(EngineError, match="3 clients are connected already: ask again later"), connected(address):
-        pass
+    with pytest.raises(EngineError, match="3 clients are being answered already: ask again later"):
+        ask_one(address, pools)
     held[0]._connection.close()
     deadline = time.monotonic() + 20
     while True:
         try:
-            with connected(address):
-                break
+            ask_one(address, pools)
+            break
         except EngineError:
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -149,3 +162,63 @@ def test_a_client_cannot_ask_more_than_was_dealt_for_it(address: str, program: P
         pytest.raises(EngineError, match="1 images and 0 lots left in the pool"),
     ):
         client.ask(torch.randn(1, *SIZE))
+
+
+def test_a_damaged_frame_ends_its_own_session_alone(
+    stack: ExitStack, address: str, program: Program, pools: Path
+) -> None:
+    control, where = begin(stack, address, program, 1)
+    spoiled = connect(where["server"], "server", None)
+    spoiled.hear()
+    spoiled._socket.sendall(bytes(100))
+    with pytest.raises(EngineError, match="server refused: frame 0 from the client"):
+        control.receive()
+    assert ask_one(address, pools).shape == (1, 10)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_session_that_is_cut_ends_at_once(program: Program, pools: Path, tls: bool, tmp_path: Path) -> None:
+    """Before anybody has come, and while somebody is silent, certificates or not."""
+    make_keys(tmp_path / "keys", ["127.0.0.1"])
+    hosting = find_engine("gateshare").host(program, pools / "server")
+    assert hosting is not None
+    for comes in (False, True):
+        session, events = hosting.session("127.0.0.1"), Queue[Event]()
+        task = Task("server", program, {}, None, 1, tls_of(tmp_path / "keys" / "server") if tls else None, POOL)
+        running = Thread(session, task, events)
+        host, port = session.address.split(":")
+        silent = socket.create_connection((host, int(port))) if comes else None
+        time.sleep(0.5)
+        started = time.monotonic()
+        running.stop()
+        assert time.monotonic() - started < 5
+        assert list(events.queue)[-1][1] in ("refused", "failed")
+        if silent is not None:
+            silent.close()
+
+
+def test_over_tls_and_what_a_client_refuses_stays_with_it(program: Program, pools: Path, tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", ["127.0.0.1"])
+    said: list[str] = []
+    tls = tls_of(tmp_path / "keys" / "server")
+    service = Service(find_engine("gateshare"), POOL, program, ABOUT, tls, said.append, pools / "server")
+    server = service.open("127.0.0.1", 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.socket.getsockname()[1]}"
+    images = torch.randn(1, *SIZE)
+    try:
+        with connected(address, tls_of(tmp_path / "keys" / "client"), pools / "client-1") as client:
+            assert near(client.ask(images).logits, program, images)
+        images[0, 0, 0, 0] = 12.34
+        with (
+            connected(address, tls_of(tmp_path / "keys" / "client"), pools / "client-1") as client,
+            pytest.raises(EngineError, match="image 0 holds 12"),
+        ):
+            client.ask(images)
+    finally:
+        server.shutdown()
+    deadline = time.monotonic() + 20
+    while len(said) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "1 images in" in said[0]
+    assert said[1].endswith("the client refused: it ended the inference")

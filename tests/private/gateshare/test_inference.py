@@ -100,7 +100,8 @@ def test_over_tls(program: Program, tmp_path: Path) -> None:
 
 
 def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(party, "inferences", lambda program, images: [2] * (images // 2) + [1] * (images % 2))
+    for module in (party, serving):
+        monkeypatch.setattr(module, "inferences", lambda program, images: [2] * (images // 2) + [1] * (images % 2))
     images = torch.randn(5, *SIZE)
     found = together(program, images)
     logits = logits_of(found)

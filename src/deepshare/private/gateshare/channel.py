@@ -212,18 +212,25 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
     Raises:
         EngineError: Nobody came, or someone without a certificate.
     """
-    return Channel(accepted(listener, peer, tls), peer)
+    return Channel(accepted(listener, peer, tls, lambda _: None), peer)
 
 
-def accepted(listener: socket.socket, peer: str, tls: Tls | None) -> socket.socket:
-    """The connection of `accept`, as it is."""
+def accepted(
+    listener: socket.socket, peer: str, tls: Tls | None, hold: Callable[[socket.socket], None]
+) -> socket.socket:
+    """The connection of `accept`, as it is; `hold` gets it before the peer has shown a certificate."""
+    context = None if tls is None else server_context(tls)
     try:
         connection, _ = listener.accept()
         connection.settimeout(CONNECT_SECONDS)
-        if tls is not None:
-            context = server_context(tls)
+        if context is None:
+            hold(connection)
+        else:
             context.num_tickets = 0  # nobody would read them, and closing a connection with unread bytes cuts it
-            connection = context.wrap_socket(connection, server_side=True)
+            secured = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            hold(secured)
+            secured.do_handshake()
+            connection = secured
     except OSError as error:
         raise EngineError(f"the {peer} did not connect ({error})") from error
     return connection

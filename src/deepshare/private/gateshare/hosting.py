@@ -1,14 +1,14 @@
 """The server for many clients at once: a thread for each, and one set of weights and one pool for all.
 
-A thread computes when it has a turn, of which there are as many as cores, and gives it back whenever it waits for its
-client: who is slow, or gone, holds up nobody.
+A thread computes when it has a turn, and gives it back whenever it waits for its client: who is slow, or gone, holds up
+nobody. There are as many turns as keep all cores busy.
 """
 
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import torch
@@ -22,6 +22,9 @@ from deepshare.private.gateshare.server import Server
 from deepshare.private.gateshare.serving import serve
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome
+
+# Cores for each turn; products of one image hardly gain from more.
+_THREADS = 4
 
 
 class Hosting:
@@ -42,9 +45,9 @@ class Hosting:
         self._server = Server(self._basis.steps, self._basis.seed)
         with torch.no_grad():
             self._offsets = list(self._server.prepare())
-        self._cores = len(os.sched_getaffinity(0))
-        self._turns = threading.Semaphore(self._cores)
-        self._open, self._counting = 0, threading.Lock()
+        cores = len(os.sched_getaffinity(0))
+        self._threads = min(cores, _THREADS)
+        self._turns = threading.Semaphore(cores // self._threads)
 
     def session(self, host: str) -> "Hosted":
         """Begin to listen for one client."""
@@ -53,22 +56,9 @@ class Hosting:
     def serve(self, connection: socket.socket, task: Task) -> Outcome:
         """Do the server's part for a client that is connected."""
         client = Polite(connection, "client", self._turns)
-        with torch.no_grad(), self._counted(), self._turns:
+        torch.set_num_threads(self._threads)  # each thread of Python has its own number
+        with torch.no_grad(), self._turns:
             return serve(task.count, client, self._basis, self._server, self._offsets)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._count(1)
-        try:
-            yield
-        finally:
-            self._count(-1)
-
-    def _count(self, more: int) -> None:
-        """The fewer there are, the more cores has each."""
-        with self._counting:
-            self._open += more
-            torch.set_num_threads(max(1, self._cores // max(1, self._open)))
 
 
 class Hosted:
@@ -81,23 +71,33 @@ class Hosted:
 
     def __init__(self, hosting: Hosting, host: str) -> None:
         self._hosting, listener = hosting, listen(f"{host}:0")
-        self._sockets = [listener]
+        self._sockets, self._ended, self._lock = [listener], False, threading.Lock()
         self.address = f"{host}:{listener.getsockname()[1]}"
 
     def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do the server's part."""
         with closing(self):
-            self._sockets.append(accepted(self._sockets[0], "client", task.tls))
+            connection = accepted(self._sockets[0], "client", task.tls, self._hold)
             ready()
-            return self._hosting.serve(self._sockets[1], task)
+            return self._hosting.serve(connection, task)
 
     def cut(self) -> None:
         """Wake whoever waits for a socket, with an error; closing it alone would not."""
-        for one in self._sockets:
-            with suppress(OSError):  # it is closed already
-                socket.socket.shutdown(one, socket.SHUT_RDWR)
+        with self._lock:
+            self._ended = True
+            for one in self._sockets:
+                with suppress(OSError):  # it is closed already
+                    socket.socket.shutdown(one, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Hang up."""
-        for one in self._sockets:
-            one.close()
+        with self._lock:
+            for one in self._sockets:
+                one.close()
+
+    def _hold(self, connection: socket.socket) -> None:
+        """Keep a connection, so that it can be cut; one that comes too late is."""
+        with self._lock:
+            self._sockets.append(connection)
+            if self._ended:
+                raise ConnectionAbortedError("it was ended before")

@@ -14,8 +14,9 @@ from deepshare.private.program import Program
 from deepshare.private.result import Part
 
 WORD = 8
-# What the parties may hold for one inference; more images are several inferences, one after the other.
-_MOST_BYTES = 1 << 30
+# What a party may hold for one inference, if one image does not need more; more images are several inferences, one
+# after the other. A server may hold as much for each of its clients.
+_MOST_BYTES = 1 << 28
 
 
 def inferences(program: Program, images: int) -> list[int]:

@@ -118,8 +118,22 @@ class _Builder:
         gates = (first, *operation.shape[1:]) if cells is None else (count_cells(cells),)
         bits = self.compared(operation.inputs[0], cells)
         shape, scale, pi = operation.shape, FRACTION + AFFINE, operation.pi
-        leads = operation.leads
-        return Gate(number, (source,), shape, scale, leader, leads, shape, first, gates, bits, pi, cells, None, True)
+        return Gate(
+            number,
+            (source,),
+            shape,
+            scale,
+            leader=leader,
+            leads=operation.leads,
+            neurons=shape,
+            prototypes=first,
+            gates=gates,
+            bits=bits,
+            pi=pi,
+            cells=cells,
+            where=None,
+            affine=True,
+        )
 
     def compared(self, number: int, cells: Tensor | None) -> int:
         """Bits of the numbers that are compared: sums have more."""
@@ -137,7 +151,20 @@ class _Builder:
         gates = shape if cells is None else (operation.comparisons,)
         bits, leader, whole = self.compared(operation.inputs[0], cells), len(self.steps), operation.shape
         gate = Gate(
-            number, (source,), whole, FRACTION, leader, True, shape, shape[0], gates, bits, None, cells, where, False
+            number,
+            (source,),
+            whole,
+            FRACTION,
+            leader=leader,
+            leads=True,
+            neurons=shape,
+            prototypes=shape[0],
+            gates=gates,
+            bits=bits,
+            pi=None,
+            cells=cells,
+            where=where,
+            affine=False,
         )
         self.put(number, gate)
 

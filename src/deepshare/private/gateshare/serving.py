@@ -9,6 +9,7 @@ from deepshare.errors import EngineError
 from deepshare.private.gateshare import wire
 from deepshare.private.gateshare.basis import Basis, agreement, begin
 from deepshare.private.gateshare.channel import Channel
+from deepshare.private.gateshare.correlations import ID_BYTES
 from deepshare.private.gateshare.meter import Layers, Meter
 from deepshare.private.gateshare.predict import inferences
 from deepshare.private.gateshare.server import Rows, Server
@@ -98,7 +99,8 @@ def _named(message: dict[str, Any], images: int) -> dict[bytes, list[int]]:
         names = {bytes.fromhex(name): [int(row) for row in rows] for name, rows in message["take"]}
     except (KeyError, TypeError, ValueError) as error:
         raise EngineError(f"the client does not say which lots it takes ({error})") from error
-    sound = all(rows and rows == sorted(set(rows)) and rows[0] >= 0 for rows in names.values())
+    sound = all(len(name) == ID_BYTES for name in names)
+    sound &= all(rows and rows == sorted(set(rows)) and rows[0] >= 0 for rows in names.values())
     if not sound or sum(map(len, names.values())) != images:
         raise EngineError(f"the client takes lots that are not for {images} images")
     return names
