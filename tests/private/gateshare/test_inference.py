@@ -15,7 +15,7 @@ from deepshare.errors import EngineError
 from deepshare.private import outline, plain
 from deepshare.private.cost import predict
 from deepshare.private.engine import Role, Task, Tls
-from deepshare.private.gateshare import asking, basis, party
+from deepshare.private.gateshare import asking, basis, party, serving
 from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.client import Client
 from deepshare.private.gateshare.numbers import Numbers
