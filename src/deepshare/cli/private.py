@@ -95,13 +95,13 @@ def serve(
 ) -> None:
     """Answer clients on other machines until interrupted; they never see the weights.
 
-    Who could see the images depends on the engine: of those without a third party, spu-cheetah alone hides them from a
-    curious server, crypten and spu-semi2k are for measuring.
+    Who could see the images depends on the engine: gateshare, with a dealer's pools, and spu-cheetah hide them from a
+    curious server; crypten and spu-semi2k are for measuring.
 
     Args:
         run: The folder of a finished run.
         host: Address to listen on; 0.0.0.0 for all.
-        port: Port to listen on; engines open further ports of their own, on both machines.
+        port: Port to listen on; engines open further ports of their own, all but gateshare on both machines.
     """
     from deepshare.private.deployed import from_run
     from deepshare.private.engine import check_installed, find_engine
@@ -111,6 +111,8 @@ def serve(
     chosen = find_engine(engine)
     check_installed(chosen)
     certificates = None if tls is None else tls_of(tls)
+    if pool is not None and engine != "gateshare":
+        raise EngineError(f"--pool is for engine gateshare and this is {engine}: add --engine gateshare")
     program, about = from_run(run, best=best)
     options = {} if pool is None else {"dealer": "pool"}
     chosen.check(program, options)
@@ -152,10 +154,13 @@ def ask(
     """
     from deepshare.private.ask import connected
     from deepshare.private.deployed import check_plan
+    from deepshare.private.gateshare.pool import check_party
     from deepshare.private.keys import tls_of
     from deepshare.sharing.plan import Plan
 
     expected = None if plan is None else Plan.load(plan)
+    if pool is not None:
+        check_party(pool, "client")
     with connected(server, None if tls is None else tls_of(tls), pool) as client:
         if engine not in (None, client.offer.engine.name):
             raise EngineError(f"{server} uses engine {client.offer.engine.name}, not {engine}: nothing was sent to it")
@@ -210,8 +215,8 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
     write_pools(
         out, program, numbers, images, lambda count: note(f"{count} of {total}") if count % 100 == 0 else None, clients
     )
-    whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to {clients} to the clients"
-    print(f"{out}/server goes to the server and {whose}, for {images:,} images each; keep none here")
+    whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
+    print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
 
 
 @private.command
@@ -283,7 +288,8 @@ def show(
     print(cost_table(result.cost, layers=layers))
     each = result.cost.seconds / result.cost.images
     error = "" if result.cost.error is None else f"; largest error of a logit {result.cost.error:.1e}"
-    print(f"\n{result.cost.seconds:.2f} s online for {result.cost.images} images, {each:.2f} s each{error}")
+    many = "1 image" if result.cost.images == 1 else f"{result.cost.images} images, {each:.2f} s each"
+    print(f"\n{result.cost.seconds:.2f} s online for {many}{error}")
     if out is not None:
         print(f"the classes of the pixels are drawn in {out}")
 

@@ -90,8 +90,12 @@ def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> 
     scheme = "ws" if tls is None else "wss"
     try:
         connection = connect(f"{scheme}://{server}", ssl=context, proxy=None, open_timeout=CONNECT_SECONDS, **SETTINGS)
+    except ssl.SSLCertVerificationError as error:
+        cure = "take certificates of one authority, which name the host that you ask (private keys --host)"
+        raise EngineError(f"{server}: no trust in its certificate ({error.verify_message}): {cure}") from error
     except ssl.SSLError as error:
-        raise EngineError(f"{server}: no trust between the two ({error.reason or error}): check --tls") from error
+        cure = "is it started with --tls, and with the same authority?"
+        raise EngineError(f"{server}: no TLS with it ({error.reason or error}): {cure}") from error
     except (InvalidHandshake, InvalidMessage, InvalidURI) as error:
         cure = "is it deepshare private serve, and does it use --tls as you do?"
         raise EngineError(f"{server} does not answer as a server of deepshare ({error}): {cure}") from error
@@ -99,7 +103,8 @@ def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> 
         why = error.strerror if isinstance(error, OSError) and error.strerror else "no answer"
         raise EngineError(f"no server at {server} ({why}): start deepshare private serve there") from error
     with connection:
-        yield Client(Control(connection, "server"), tls, pool)
+        # The party's process runs in a folder of its own.
+        yield Client(Control(connection, "server"), tls, None if pool is None else pool.absolute())
 
 
 def _offer(message: Message) -> Offer:

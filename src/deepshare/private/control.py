@@ -93,7 +93,8 @@ class Control:
             events.put((self.peer, "refused", str(error)))
 
     def _lost(self, error: Exception) -> EngineError:
-        return EngineError(f"the connection to the {self.peer} was lost")
+        cure = ": ask again; what was dealt for these images may be spent" if self.peer == "server" else ""
+        return EngineError(f"the connection to the {self.peer} was lost{cure}")
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:

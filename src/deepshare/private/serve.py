@@ -62,8 +62,8 @@ class Service:
         """
         if self.engine.roles(self.options) != ("server", "client"):
             raise EngineError(
-                f"engine {self.engine.name} needs a third party to serve: with gateshare, have it dealt beforehand and "
-                "give --pool; otherwise run it on one machine with private run"
+                f"engine {self.engine.name} needs a third party: with gateshare, make pools with private deal and give "
+                "--pool; otherwise run it on one machine with private run"
             )
         if ":" in host:
             raise EngineError(f"{host} is an address of IPv6, which the engines do not speak: give one of IPv4")
@@ -83,7 +83,7 @@ class Service:
             count, address = self._wish(control)
             with self._place(places):
                 outcome = self._session(control, many, count, address)
-            self.told(f"{who}: {count} images in {outcome.seconds:.2f} s")
+            self.told(f"{who}: {count} {'image' if count == 1 else 'images'} in {outcome.seconds:.2f} s")
         except EngineError as error:
             control.refuse(error)
             self.told(f"{who}: {error}")

@@ -220,5 +220,5 @@ def test_over_tls_and_what_a_client_refuses_stays_with_it(program: Program, pool
     deadline = time.monotonic() + 20
     while len(said) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert "1 images in" in said[0]
+    assert "1 image in" in said[0]
     assert said[1].endswith("the client refused: it ended the inference")

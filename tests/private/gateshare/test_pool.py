@@ -206,18 +206,19 @@ def test_weights_that_change_are_refused_over_sessions(program: Program, pools: 
     assert "was used with other weights" in str(ask(other, pools, images)["server"])
 
 
-def test_serve_and_ask_with_pools(program: Program, pools: Path) -> None:
+def test_serve_and_ask_with_pools(program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pools)  # folders may be given from here
     about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple("abcd"))
     said: list[str] = []
     engine = find_engine("gateshare")
     with pytest.raises(EngineError, match="give --pool"):
         Service(engine, {}, program, about, None, said.append).open("127.0.0.1", 0)
-    server = Service(engine, OPTIONS, program, about, None, said.append, pools / "server").open("127.0.0.1", 0)
+    server = Service(engine, OPTIONS, program, about, None, said.append, Path("server")).open("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{server.socket.getsockname()[1]}"
     images = torch.randn(2, *SIZE)
     try:
-        with connected(address, None, pools / "client") as client:
+        with connected(address, None, Path("client")) as client:
             result = client.ask(images)
         with connected(address) as client, pytest.raises(EngineError, match="give your pool of the same dealing"):
             client.ask(images)

@@ -100,9 +100,7 @@ class Pool:
     """
 
     def __init__(self, folder: Path, party: Party, program: Program) -> None:
-        about = _about(folder)
-        if about.get("party") != party:
-            raise EngineError(f"{folder} is the pool of the {about.get('party')}: the {party} needs the other one")
+        about = check_party(folder, party)
         if about.get("outline") != outline.digest(program):
             raise EngineError(f"{folder} was dealt for another network or plan: deal for this one")
         self.numbers = Numbers.parse(about.get("numbers"), program)
@@ -194,6 +192,18 @@ class Pool:
             pieces[piece] = content[begin : begin + size].copy()  # its numbers aligned
             begin += size
         return Lot(name, content[ID_BYTES : ID_BYTES + SEED_BYTES].tobytes(), 1, pieces)
+
+
+def check_party(folder: Path, party: Party) -> dict[str, str]:
+    """What a pool says of itself, if it is one of this party.
+
+    Raises:
+        EngineError: It is no pool, or of the other party.
+    """
+    about = _about(folder)
+    if about.get("party") != party:
+        raise EngineError(f"{folder} is the pool of the {about.get('party')}: the {party} needs the other one")
+    return about
 
 
 def _about(folder: Path) -> dict[str, str]:

@@ -42,7 +42,10 @@ def read(path: Path) -> tuple[Program, Numbers]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         program = outline.parse(content["outline"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"{path} is no outline ({error}): make one with deepshare private outline") from error
+    except OSError as error:
+        cure = "make one with deepshare private outline"
+        raise EngineError(f"{path} cannot be read ({error.strerror}): {cure}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{path} is no outline: make one with deepshare private outline") from error
     check(program, {})
     return program, Numbers.parse(content.get("numbers"), program)
