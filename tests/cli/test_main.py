@@ -27,12 +27,15 @@ VERBS = list(verbs(app))
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_help_takes_less_than_half_a_second(verb: list[str]) -> None:
-    """Of processor time, which does not depend on what else the machine does."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([COMMAND, *verb, "--help"], capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.stdout.startswith(" ".join(["Usage: deepshare", *verb]))
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+    """Of processor time, which depends little on what else the machine does; the best of a few tries."""
+    seconds = []
+    while len(seconds) < 3 and min(seconds, default=1.0) >= 0.5:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([COMMAND, *verb, "--help"], capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.stdout.startswith(" ".join(["Usage: deepshare", *verb]))
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.5
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
