@@ -27,15 +27,19 @@ VERBS = list(verbs(app))
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_help_takes_less_than_half_a_second(verb: list[str]) -> None:
-    """Of processor time, which depends little on what else the machine does; the best of a few tries."""
-    seconds = []
-    while len(seconds) < 3 and min(seconds, default=1.0) >= 0.5:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([COMMAND, *verb, "--help"], capture_output=True, text=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert done.stdout.startswith(" ".join(["Usage: deepshare", *verb]))
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(seconds) < 0.5
+    """Of processor time; on a slow machine, than a few times what the library of the command line takes to import."""
+    seconds, done = processor_time([str(COMMAND), *verb, "--help"])
+    assert done.startswith(" ".join(["Usage: deepshare", *verb]))
+    if seconds >= 0.5:
+        library, _ = processor_time([sys.executable, "-c", "import cyclopts, rich.console"])
+        assert seconds < 4 * library
+
+
+def processor_time(command: list[str]) -> tuple[float, str]:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
