@@ -56,7 +56,11 @@ def check(result: Result, expected: Tensor, error: float) -> None:
     assert result.logits.shape == expected.shape == (1, 11, 32, 32)
     assert float((result.logits - expected).abs().max()) < error < 0.1 * float(expected.abs().max())
     assert len(expected.argmax(1).unique()) > 1
-    assert float((result.logits.argmax(1) == expected.argmax(1)).double().mean()) > 0.98
+    # Only where two classes are nearer to each other than the error may another one win.
+    first, second = expected.topk(2, 1).values.unbind(1)
+    apart = first - second > 2 * error
+    assert float(apart.double().mean()) > 0.5
+    assert bool((result.logits.argmax(1) == expected.argmax(1))[apart].all())
 
 
 @crypten
