@@ -96,7 +96,7 @@ def test_over_tls(program: Program, tmp_path: Path) -> None:
     keys = {role: tls_of(tmp_path / ("client" if role == "client" else "server")) for role in ROLES}
     images = torch.randn(2, *SIZE)
     logits = logits_of(together(program, images, keys))
-    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-5
+    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
 
 
 def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPat
     images = torch.randn(5, *SIZE)
     found = together(program, images)
     logits = logits_of(found)
-    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-5
+    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
     assert isinstance(found["server"], Outcome)
     assert sum(part.rounds for part in found["server"].layers.values()) == 3 * 17
 
@@ -122,7 +122,7 @@ def test_images_of_a_lot_that_are_unsafe_are_replaced(program: Program, monkeypa
     images = torch.randn(4, *SIZE)
     logits = logits_of(together(program, images))
     assert asked == [4, 2, 2]
-    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-5
+    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
 
 
 def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(

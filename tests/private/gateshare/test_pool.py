@@ -82,7 +82,7 @@ def ask(program: Program, pools: Path, images: Tensor) -> dict[Role, Outcome | E
 def check(found: dict[Role, Outcome | Exception], program: Program, images: Tensor) -> Outcome:
     client, server = found["client"], found["server"]
     assert isinstance(client, Outcome) and client.logits is not None and isinstance(server, Outcome), found
-    assert float((client.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-5
+    assert float((client.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
     return server
 
 
@@ -224,5 +224,5 @@ def test_serve_and_ask_with_pools(program: Program, pools: Path, monkeypatch: py
             client.ask(images)
     finally:
         server.shutdown()
-    assert float((result.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-5
+    assert float((result.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
     assert result.cost.online.comparisons == 2 * program.comparisons
