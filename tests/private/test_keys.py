@@ -30,6 +30,9 @@ def shake_hands(server: Path, client: Path, name: str = "localhost") -> str:
             client_context(tls_of(client)).wrap_socket(plain, server_hostname=name) as end,
         ):
             answered = end.recv(16).decode()
+            session = end.session
+            if session is None or session.has_ticket:
+                answered += " with a ticket"
     except (ssl.SSLError, ConnectionError) as error:
         answered = str(getattr(error, "reason", error))
     thread.join()
