@@ -9,13 +9,14 @@ All parties are processes on this machine, with one thread each on two cores. Th
 `--rounds` times, one image each, its peers fewer times in between; times are medians. "convolutions" is what the server
 computes in linear layers, in the same inferences. Offline figures (the dealer's work and what it sends, what the client
 sends ahead) and those of a session (masked weights) stand beside the online ones. Weights are random: bytes and time do
-not depend on them.
+not depend on them. Where no link can be made, times on it are computed from bytes and round trips, and marked so.
 """
 
 import argparse
 import json
 import platform
 import statistics
+import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
@@ -25,8 +26,8 @@ import torch
 
 from deepshare import plan, share, zoo
 from deepshare.private import plain
-from deepshare.private.cost import LAN, WAN
-from deepshare.private.engine import Role
+from deepshare.private.cost import LAN, WAN, Link, seconds_on
+from deepshare.private.engine import Role, find_engine
 from deepshare.private.gateshare import predict
 from deepshare.private.gateshare.numbers import Numbers
 from deepshare.private.gateshare.schedule import schedule
@@ -67,6 +68,7 @@ class Row:
     dealer_to_server: int | None = None
     ahead: int | None = None
     session: int | None = None
+    computed: bool = False
 
 
 def main() -> None:
@@ -77,10 +79,13 @@ def main() -> None:
     parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.link and (lack := link.missing()):
-        parser.error(lack)
-    with link.joined(LINKS[options.link]) if options.link else nullcontext({}) as places:
-        rows = measure(options.network, options.rounds, set(options.peers), places)
+    wanted, peers = LINKS.get(options.link), set(options.peers)
+    lack = link.missing() if wanted else None
+    if lack:
+        print(f"{lack}: times on the link are computed, but not CrypTen's, whose bytes are unknown", file=sys.stderr)
+        peers.discard("stock")
+    with link.joined(wanted) if wanted and not lack else nullcontext({}) as places:
+        rows = measure(options.network, options.rounds, peers, places, wanted if lack else None)
     if options.json:
         about = {"network": options.network, "link": options.link, "torch": torch.__version__}
         print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
@@ -88,8 +93,10 @@ def main() -> None:
         show(rows)
 
 
-def measure(name: str, rounds: int, peers: set[str], places: dict[Role, Place]) -> list[Row]:
-    """Everybody in turn, so that all see the same load."""
+def measure(
+    name: str, rounds: int, peers: set[str], places: dict[Role, Place], computed: Link | None = None
+) -> list[Row]:
+    """Everybody in turn, so that all see the same load; with a link for which times are computed."""
     torch.manual_seed(0)
     network, classes, side, gates = NETWORKS[name]
     model = zoo.build(network, classes=classes).eval()
@@ -108,11 +115,12 @@ def measure(name: str, rounds: int, peers: set[str], places: dict[Role, Place]) 
                 costs["crypten"].append(run(shared, images, "crypten", places=places).cost)
             if "stock" in peers:
                 stocks.append(checked(shared, images, places))
-    rows = [full_row("gateshare", shared, costs["gateshare"])]
+    rows = [full_row("gateshare", shared, costs["gateshare"], computed)]
     if costs["relu"]:
-        rows.append(full_row(PEERS["relu"], relu, costs["relu"]))
+        rows.append(full_row(PEERS["relu"], relu, costs["relu"], computed))
     if costs["crypten"]:
-        rows.append(short_row(PEERS["crypten"], shared, [cost.seconds for cost in costs["crypten"]]))
+        seconds = times(costs["crypten"], computed)
+        rows.append(short_row(PEERS["crypten"], shared, seconds, computed=computed is not None))
     if stocks:
         rows.append(short_row(PEERS["stock"], shared, stocks))
     return rows
@@ -133,10 +141,17 @@ def checked(program: Program, images: torch.Tensor, places: dict[Role, Place]) -
     return seconds
 
 
-def full_row(name: str, program: Program, costs: list[Cost]) -> Row:
+def times(costs: list[Cost], computed: Link | None) -> list[float]:
+    """Seconds of each, with those that messages would take on a link."""
+    first = costs[0]
+    on_link = seconds_on(computed, first.online, find_engine(first.engine).delays) if computed else 0.0
+    return [cost.seconds + on_link for cost in costs]
+
+
+def full_row(name: str, program: Program, costs: list[Cost], computed: Link | None) -> Row:
     steps = schedule(program.outline(), Numbers.usual(program))
     first = costs[0]
-    seconds = [cost.seconds for cost in costs]
+    seconds = times(costs, computed)
     products = {program.operations[step.operation].name for step in steps.steps if isinstance(step, Product)}
     linear = [sum(layer.part.seconds for layer in cost.layers if layer.name in products) for cost in costs]
     return Row(
@@ -153,11 +168,13 @@ def full_row(name: str, program: Program, costs: list[Cost]) -> Row:
         predict.to_server(steps, 1),
         predict.ahead(steps),
         first.session.server_bytes,
+        computed is not None,
     )
 
 
-def short_row(name: str, program: Program, seconds: list[float]) -> Row:
-    return Row(name, program.comparisons, len(seconds), statistics.median(seconds), max(seconds))
+def short_row(name: str, program: Program, seconds: list[float], *, computed: bool = False) -> Row:
+    middle = statistics.median(seconds)
+    return Row(name, program.comparisons, len(seconds), middle, max(seconds), computed=computed)
 
 
 def show(rows: list[Row]) -> None:
@@ -165,8 +182,8 @@ def show(rows: list[Row]) -> None:
     first = rows[0]
     print(f"{'':24}{'gates':>9}{'times':>6}{'online':>9}{'slowest':>9}{'ratio':>7}")
     for row in rows:
-        times = f"{row.gates:>9,}{row.times:>6}{row.seconds:>8.3f}s{row.slowest:>8.3f}s"
-        print(f"{row.name:24}{times}{row.seconds / first.seconds:>7.1f}")
+        figures = f"{row.gates:>9,}{row.times:>6}{row.seconds:>8.3f}s{row.slowest:>8.3f}s"
+        print(f"{row.name:24}{figures}{row.seconds / first.seconds:>7.1f}{'  computed' if row.computed else ''}")
     for row in rows:
         if row.convolutions is None:
             continue

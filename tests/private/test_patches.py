@@ -87,7 +87,7 @@ def test_numbers_that_are_compared_have_room_for_the_sum_of_their_cell() -> None
     program = translate(spatial(), SIZE)
     steps = schedule(program, Numbers.usual(program)).steps
     first = next(step for step in steps if isinstance(step, Gate))
-    assert first.bits == LEAST_BITS + 7  # the whole map of 9x9 is 81 numbers
+    assert first.bits == LEAST_BITS + 2 + 7  # the whole map of 9x9 is 81 numbers
     assert first.gates == (program.operations[first.operation].comparisons,)
 
 
@@ -97,13 +97,13 @@ def test_gates_of_sums_at_zero_and_at_the_ends_of_their_range() -> None:
     model = nn.Sequential(PatchReLU(site), nn.Flatten(), nn.Linear(8, 2)).eval()
     next(iter(patched(model))).set_patches(torch.tensor([[2, 2], [2, 2]]))
     largest = 2.0**14
-    first = torch.tensor([largest, -largest, 2.0**-16, -(2.0**-16)])
+    first = torch.tensor([largest, -largest, 2.0**-18, -(2.0**-18)])
     images = torch.stack([first, torch.full((4,), -largest)]).view(1, 2, 2, 2).double()
     trial = Trial(translate(model, (2, 2, 2)))
     trial.numbers = replace(trial.numbers, limit=1e9)
     run = trial.run(images)
     gate = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Gate))
-    expected = torch.stack([first, torch.zeros(4)]).view(1, 2, 2, 2).double() * 2**16
+    expected = torch.stack([first, torch.zeros(4)]).view(1, 2, 2, 2).double() * 2**18
     assert run.values[gate].double().equal(expected)
 
 

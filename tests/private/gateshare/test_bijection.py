@@ -21,7 +21,6 @@ from deepshare.private.gateshare.correlations import Lot, Piece, unpack
 from deepshare.private.gateshare.dcf import Bits
 from deepshare.private.gateshare.gating import bits_of_gates, gated
 from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.numbers import FRACTION
 from deepshare.private.gateshare.products import RingWeight
 from deepshare.private.gateshare.ring import encode, truncate_client, truncate_server
 from deepshare.private.gateshare.schedule import schedule
@@ -151,7 +150,7 @@ class ForClient:
         match step:
             case Take():
                 seen = self.world.numbers(self.world.run.from_client, number, step.shape)
-                result = self.first = encode(self.images, FRACTION) - seen
+                result = self.first = encode(self.images, step.scale) - seen
             case Product():
                 result = self.product(number, step, inputs)
             case Shift(by=by):
@@ -231,7 +230,7 @@ class ForServer:
     def __init__(self, world: World, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world, self.lot = world, Explained()
         steps = schedule(program, world.trial.numbers)
-        self.steps = Watched(steps.program, steps.steps, steps.output)
+        self.steps = Watched(steps.program, steps.numbers, steps.steps, steps.output)
         self.server = Server(self.steps, bytes(32))
         self.bits: dict[int, Tensor] = {}
         self.affine: dict[int, tuple[Tensor, Tensor]] = {}
@@ -241,7 +240,7 @@ class ForServer:
             if isinstance(step, Product):
                 for term, offset in zip(step.terms, offsets, strict=True):
                     operation = weights.linear(program, term)
-                    mask = weights.encoded_weight(operation) - offset
+                    mask = weights.encoded_weight(self.steps, operation) - offset
                     self.server._masks[term] = RingWeight(mask, weights.geometry(operation))
             elif isinstance(step, Gate):
                 alpha, beta = (
@@ -270,7 +269,7 @@ class ForServer:
     def product(self, number: int, step: Product, inputs: list[Tensor]) -> Tensor:
         theirs, steps = self.world.client_lot, self.steps.steps
         share = -theirs.mask("product", number, step.shape)
-        total = weights.encoded_bias(self.steps.program, step)
+        total = weights.encoded_bias(self.steps, step)
         for term, source, x in zip(step.terms, step.inputs, inputs, strict=True):
             share += self.server._masks[term](theirs.mask("tensor", source, steps[source].shape))
             total = total + self.server._plain[term](x) + self.server._masks[term](self.world.ahead[source, "tensor"])

@@ -25,6 +25,7 @@ def test_ranges_leave_a_factor_of_1024(largest: float, bits: int) -> None:
     assert range_bits(largest) == bits
     if bits < 45:
         assert largest * 2**FRACTION * 2**10 <= 2 ** (bits - 1)
+    assert range_bits(largest, 2) == bits + 2
 
 
 def test_calibration_covers_every_operation_on_images_of_the_server_or_synthetic_ones() -> None:
@@ -34,9 +35,9 @@ def test_calibration_covers_every_operation_on_images_of_the_server_or_synthetic
         images = synthetic(SIZE) if samples is None else samples
         seen: list[float] = []
         plain.evaluate(program, images, lambda _, value, seen=seen: seen.append(float(value.abs().max())))  # type: ignore[misc]
-        assert numbers.ranges == tuple(map(range_bits, seen))
+        assert numbers.ranges == tuple(range_bits(largest, 2) for largest in seen)
         assert 2 * seen[0] <= numbers.limit < 4 * seen[0] + 1e-9
-    assert max(numbers.ranges) > LEAST_BITS
+    assert max(numbers.ranges) > LEAST_BITS + 2
 
 
 def test_images_outside_the_range_are_refused() -> None:
@@ -65,10 +66,13 @@ def test_the_format_as_a_message() -> None:
     for wrong in (
         None,
         {},
-        {"ranges": [32, 32], "limit": 8},
-        {"ranges": [32, 32, 64], "limit": 8},
-        {"ranges": [32, 32, 3.2], "limit": 8},
-        {"ranges": [32, 32, 32], "limit": "inf"},
+        {"ranges": [34, 34, 34], "limit": 8},
+        {"ranges": [34, 34], "limit": 8, "finer": 2},
+        {"ranges": [34, 34, 64], "limit": 8, "finer": 2},
+        {"ranges": [34, 34, 33], "limit": 8, "finer": 2},
+        {"ranges": [34, 34, 3.4], "limit": 8, "finer": 2},
+        {"ranges": [34, 34, 34], "limit": 8, "finer": 1},
+        {"ranges": [34, 34, 34], "limit": "inf", "finer": 2},
     ):
         with pytest.raises(EngineError, match="number format"):
             Numbers.parse(wrong, program)
@@ -84,8 +88,8 @@ def test_steps_of_a_shared_residual_network() -> None:
     assert len(products) == 18 and sum(len(step.terms) for step in products) == 21
     # 17 sums of convolutions are cut, the result of every activation, and the average.
     shifts = [step for step in steps.steps if isinstance(step, Shift)]
-    assert [step.by for step in shifts].count(14) == 17 and [step.by for step in shifts].count(12) == 16
-    assert {(step.by, step.window) for step in shifts} == {(14, 1 << 36), (12, 1 << 34), (4, 1 << 26)}
+    assert [step.by for step in shifts].count(16) == 17 and [step.by for step in shifts].count(14) == 16
+    assert {(step.by, step.window) for step in shifts} == {(16, 1 << 40), (14, 1 << 38), (4, 1 << 28)}
     # One mask for each tensor that is multiplied: images, first layer, 16 activations but the last, and the average.
     assert len(steps.opened) == 18
 
@@ -96,6 +100,16 @@ def test_about_one_in_two_hundred_lots_of_resnet18_is_thrown_away() -> None:
     assert sum(step.elements * 2 * step.window / 2**64 for step in shifts) == pytest.approx(
         17 * 2**16 * 2**-27 / 2, rel=0.01
     )
+
+
+def test_few_numbers_are_finer_and_no_more_than_one_lot_in_thirty_is_thrown_away() -> None:
+    large, small = (translate(zoo.resnet18(width=width), (3, 32, 32)) for width in (64, 16))
+    assert calibrate(large).finer == 0 and calibrate(small).finer == Numbers.usual(small.outline()).finer == 2
+    shifts = [step for step in schedule(small, Numbers.usual(small)).steps if isinstance(step, Shift)]
+    assert 0.01 < sum(step.elements * 2 * step.window / 2**64 for step in shifts) < 1 / 30
+    operations = list(small.operations)
+    operations[1] = replace(operations[1], weight=torch.full_like(operations[1].weight, 65.0))  # type: ignore[call-arg, attr-defined]
+    assert calibrate(Program(tuple(operations)), torch.full((1, 3, 32, 32), 2.0**-10)).finer == 0
 
 
 def test_numbers_so_large_that_no_lot_would_do_are_refused() -> None:

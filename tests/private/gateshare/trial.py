@@ -87,8 +87,8 @@ class Trial:
         self.program = program
         self.numbers = numbers or calibrate(program)
         whole, public = schedule(program, self.numbers), schedule(program.outline(), self.numbers)
-        self.schedule = Watched(whole.program, whole.steps, whole.output)
-        self.public = Watched(public.program, public.steps, public.output)
+        self.schedule = Watched(whole.program, whole.numbers, whole.steps, whole.output)
+        self.public = Watched(public.program, public.numbers, public.steps, public.output)
         self.dealer = Dealer(public)
         self.server = Server(self.schedule, self.dealer.seed)
         self.offsets = {number: self.server.offsets(number) for number in weights.session_shapes(whole)}

@@ -15,7 +15,7 @@ class Gateshare:
     trust = (
         "All parties must follow the protocol. A dealer hands out random numbers beforehand: it sees no image, weight "
         "or message, and must not work together with a party. Architecture, plan and number format are public. What "
-        "logits tell about a network is not hidden, but for noise below 2^-6."
+        "logits tell about a network is not hidden, but for a little noise."
     )
     packages = ("cryptography", "websockets")
     install = "pip install cryptography websockets"

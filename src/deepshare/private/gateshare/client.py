@@ -12,7 +12,6 @@ from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.correlations import Comparison, Lot, Piece, compare, pack, packed_size, unpack
 from deepshare.private.gateshare.gating import bits_of_gates, gated, joined
 from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.numbers import FRACTION
 from deepshare.private.gateshare.products import RingWeight
 from deepshare.private.gateshare.randomness import mask
 from deepshare.private.gateshare.ring import encode, is_safe_to_truncate, truncate_client
@@ -171,7 +170,7 @@ class Client:
         gates: dict[int, Tensor] = {}
         for number, step in enumerate(self.schedule.steps):
             if isinstance(step, Take):
-                server.send(number, encode(images, FRACTION) - prepared.first)
+                server.send(number, encode(images, step.scale) - prepared.first)
             elif isinstance(step, Gate):
                 _gate(number, step, prepared.neurons[number], gates, server, layers)
             else:

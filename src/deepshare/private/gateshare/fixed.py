@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from deepshare.private.gateshare import weights
-from deepshare.private.gateshare.numbers import FRACTION
 from deepshare.private.gateshare.products import PlainWeight
 from deepshare.private.gateshare.ring import encode, truncate_client, truncate_server
 from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
@@ -38,7 +37,7 @@ def evaluate(
     def do(number: int, step: Step, inputs: list[Tensor]) -> Tensor:
         match step:
             case Take():
-                result = encode(images, FRACTION)
+                result = encode(images, step.scale)
             case Product():
                 result = _product(schedule, step, inputs)
             case Shift():
@@ -55,10 +54,10 @@ def evaluate(
 
 
 def _product(schedule: Schedule, step: Product, inputs: list[Tensor]) -> Tensor:
-    total = weights.encoded_bias(schedule.program, step)
+    total = weights.encoded_bias(schedule, step)
     for term, x in zip(step.terms, inputs, strict=True):
         operation = weights.linear(schedule.program, term)
-        total = total + PlainWeight(weights.encoded_weight(operation), weights.geometry(operation))(x)
+        total = total + PlainWeight(weights.encoded_weight(schedule, operation), weights.geometry(operation))(x)
     return total
 
 
@@ -72,6 +71,6 @@ def _gate(schedule: Schedule, number: int, step: Gate, x: Tensor, gates: dict[in
         gates[number] = (step.compared(neurons) >= 0).long().view(-1, *step.gates)
     gated = neurons * step.each(gates[step.leader])
     if step.affine:
-        alpha, beta = weights.encoded_affine(schedule.program, step)
+        alpha, beta = weights.encoded_affine(schedule, step)
         gated = alpha * gated + beta * neurons
     return step.placed(x, gated)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.gateshare.numbers import WEIGHT
+from deepshare.private.gateshare.numbers import PRODUCT_BITS, WEIGHT
 from deepshare.private.program import (
     Convolution,
     GatedActivation,
@@ -14,8 +14,7 @@ from deepshare.private.program import (
     hidden_tensors,
 )
 
-# Products are exact for whole numbers of this many bits.
-LARGEST_WEIGHT = 2.0 ** (22 - WEIGHT)
+LARGEST_WEIGHT = 2.0 ** (PRODUCT_BITS - WEIGHT)
 
 
 def check(program: Program, options: Mapping[str, str]) -> None:

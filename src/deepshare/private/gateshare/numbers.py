@@ -1,6 +1,6 @@
 """The number format: how many bits after the point, and how large numbers may become.
 
-It is public. Fractional bits are the same for every network; ranges are measured by the server on images of its own, or
+It is public. Fractional bits follow from a network's size; ranges are measured by the server on images of its own, or
 on synthetic ones, and rounded up to powers of two that are seldom above the least one, so that they tell next to
 nothing about the weights.
 """
@@ -14,10 +14,17 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private import plain
-from deepshare.private.program import Program
+from deepshare.private.program import Convolution, Linear, Program
 
 FRACTION, WEIGHT, AFFINE = 16, 14, 12
-"""Fractional bits of activations, of weights, and of alpha and beta."""
+"""Fractional bits of activations, of weights, and of alpha and beta, in a large network."""
+
+# Each bit more makes four times as many shares useless, so that only networks with few results of linear layers have
+# more; rounding then flips fewer gates, and less noise hides it.
+_FINER, _FEW = 2, 1 << 18
+
+PRODUCT_BITS = 22
+"""Products are exact for whole numbers of this many bits."""
 
 # Bits of numbers, with their sign, that no network is given fewer of; and those that are left over above the largest
 # number seen, since a gate of a number that does not fit is wrong and nobody notices.
@@ -26,7 +33,7 @@ LEAST_BITS, MARGIN = 32, 10
 MOST_BITS = 44
 
 NOISE = -6
-"""The server adds noise below 2^NOISE to each logit, which hides what rounding tells about the weights."""
+"""In a large network the server adds noise below 2^NOISE to each logit, which hides what rounding tells of weights."""
 
 LARGEST_LOGIT = 2.0**10
 
@@ -40,19 +47,42 @@ class Numbers:
     Attributes:
         ranges: For each operation the bits that its results need at the scale of activations, with sign and margin.
         limit: The largest number of an image, either way.
+        finer: How many fractional bits more than a large network's numbers have.
     """
 
     ranges: tuple[int, ...]
     limit: float
+    finer: int = 0
+
+    @property
+    def fraction(self) -> int:
+        """Fractional bits of activations."""
+        return FRACTION + self.finer
+
+    @property
+    def weight(self) -> int:
+        """Fractional bits of weights."""
+        return WEIGHT + self.finer
+
+    @property
+    def affine(self) -> int:
+        """Fractional bits of alpha and beta."""
+        return AFFINE + self.finer
+
+    @property
+    def noise(self) -> int:
+        """The server's noise is below 2 to this power, always as many times what rounding adds."""
+        return NOISE - self.finer
 
     @classmethod
     def usual(cls, program: Program) -> Self:
         """The format of nearly every network, known without its weights."""
-        return cls((LEAST_BITS,) * len(program.operations), 2 * _LARGEST_SAMPLE)
+        finer = _finer(program)
+        return cls((LEAST_BITS + finer,) * len(program.operations), 2 * _LARGEST_SAMPLE, finer)
 
     def dump(self) -> dict[str, Any]:
         """As JSON."""
-        return {"ranges": list(self.ranges), "limit": self.limit}
+        return {"ranges": list(self.ranges), "limit": self.limit, "finer": self.finer}
 
     @classmethod
     def parse(cls, message: Any, program: Program) -> Self:
@@ -62,10 +92,13 @@ class Numbers:
             EngineError: It is something else.
         """
         try:
-            numbers = cls(tuple(message["ranges"]), float(message["limit"]))
+            numbers = cls(tuple(message["ranges"]), float(message["limit"]), message["finer"])
         except (KeyError, TypeError, ValueError) as error:
             raise EngineError(f"the server's number format is damaged ({error}): install the same deepshare") from error
-        fits = all(isinstance(bits, int) and LEAST_BITS <= bits <= MOST_BITS for bits in numbers.ranges)
+        fits = numbers.finer in (0, _FINER) and all(
+            isinstance(bits, int) and 0 <= bits - LEAST_BITS - numbers.finer <= MOST_BITS - LEAST_BITS
+            for bits in numbers.ranges
+        )
         if not fits or len(numbers.ranges) != len(program.operations) or not 0 < numbers.limit < math.inf:
             raise EngineError("the server's number format does not fit its network: install the same deepshare")
         return numbers
@@ -97,19 +130,28 @@ def calibrate(program: Program, samples: Tensor | None = None) -> Numbers:
     images = synthetic(program.input_size) if samples is None else samples
     largest: list[float] = []
     plain.evaluate(program, images, lambda _, value: largest.append(float(value.abs().max())))
-    ranges = []
+    ranges, finer = [], _finer(program)
     for operation, value in zip(program.operations, largest, strict=True):
-        ranges.append(range_bits(value))
-        if ranges[-1] > MOST_BITS:
+        ranges.append(range_bits(value, finer))
+        if ranges[-1] > MOST_BITS + finer:
             raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: train with BatchNorm")
-    return Numbers(tuple(ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])))
+    return Numbers(tuple(ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
 
 
-def range_bits(largest: float) -> int:
+def range_bits(largest: float, finer: int = 0) -> int:
     """Bits for numbers up to the largest, with sign and margin."""
     if not math.isfinite(largest):
-        return MOST_BITS + 1
-    return max(LEAST_BITS, math.ceil(math.log2(max(largest, 1.0))) + FRACTION + MARGIN + 1)
+        return MOST_BITS + finer + 1
+    return max(LEAST_BITS, math.ceil(math.log2(max(largest, 1.0))) + FRACTION + MARGIN + 1) + finer
+
+
+def _finer(program: Program) -> int:
+    linear = [operation for operation in program.operations if isinstance(operation, Convolution | Linear)]
+    heavy = any(
+        not operation.weight.is_meta and float(operation.weight.abs().max()) > 2.0 ** (PRODUCT_BITS - WEIGHT - _FINER)
+        for operation in linear
+    )
+    return 0 if heavy or sum(operation.elements for operation in linear) > _FEW else _FINER
 
 
 def synthetic(size: tuple[int, ...]) -> Tensor:

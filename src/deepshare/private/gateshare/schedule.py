@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.cells import count_cells
-from deepshare.private.gateshare.numbers import AFFINE, FRACTION, MARGIN, WEIGHT, Numbers
+from deepshare.private.gateshare.numbers import MARGIN, Numbers
 from deepshare.private.gateshare.products import Resampling
 from deepshare.private.gateshare.steps import Gate, Join, Product, Schedule, Shift, Spread, Step, Sum, Take, View
 from deepshare.private.program import (
@@ -49,7 +49,7 @@ def schedule(program: Program, numbers: Numbers) -> Schedule:
             f"of each image {lost:.1f} shares would fall where they cannot be used: take smaller images, or a network "
             "with smaller numbers"
         )
-    return Schedule(program, tuple(builder.steps), builder.at[len(program.operations) - 1])
+    return Schedule(program, numbers, tuple(builder.steps), builder.at[len(program.operations) - 1])
 
 
 class _Builder:
@@ -67,7 +67,8 @@ class _Builder:
         if number in self.products:
             terms = self.products[number]
             sources = tuple(self.fraction(self.program.operations[term].inputs[0]) for term in terms)
-            self.put(number, Product(number, sources, operation.shape, FRACTION + WEIGHT, terms))
+            scale = self.numbers.fraction + self.numbers.weight
+            self.put(number, Product(number, sources, operation.shape, scale, terms))
         elif number not in self.sums:
             self.other(number, operation)
 
@@ -84,13 +85,13 @@ class _Builder:
             case Resample():
                 source = self.fraction(operation.inputs[0])
                 resampling, factor, bits = _resampling(operation)
-                self.put(number, Spread(number, (source,), shape, FRACTION + bits, resampling, factor))
+                self.put(number, Spread(number, (source,), shape, self.numbers.fraction + bits, resampling, factor))
             case SharedActivation():
                 self.put(number, self.shared(number, operation))
             case GatedActivation():
                 self.gated(number, operation)
             case Input():
-                self.put(number, Take(number, (), shape, FRACTION))
+                self.put(number, Take(number, (), shape, self.numbers.fraction))
             case _:
                 raise AssertionError(operation)
 
@@ -102,13 +103,13 @@ class _Builder:
         """The step that has the result of an operation at the scale of activations."""
         source = self.at[number]
         step = self.steps[source]
-        if step.scale == FRACTION:
+        if step.scale == self.numbers.fraction:
             return source
         if source not in self.short:
-            by = step.scale - FRACTION
+            by = step.scale - self.numbers.fraction
             window = 1 << (self.numbers.ranges[number] - MARGIN + by)
             self.short[source] = len(self.steps)
-            self.steps.append(Shift(number, (source,), step.shape, FRACTION, by, window))
+            self.steps.append(Shift(number, (source,), step.shape, self.numbers.fraction, by, window))
         return self.short[source]
 
     def shared(self, number: int, operation: SharedActivation) -> Gate:
@@ -117,7 +118,7 @@ class _Builder:
         first, cells = operation.prototypes, operation.cells
         gates = (first, *operation.shape[1:]) if cells is None else (count_cells(cells),)
         bits = self.compared(operation.inputs[0], cells)
-        shape, scale, pi = operation.shape, FRACTION + AFFINE, operation.pi
+        shape, scale, pi = operation.shape, self.numbers.fraction + self.numbers.affine, operation.pi
         return Gate(
             number,
             (source,),
@@ -154,7 +155,7 @@ class _Builder:
             number,
             (source,),
             whole,
-            FRACTION,
+            self.numbers.fraction,
             leader=leader,
             leads=True,
             neurons=shape,

@@ -13,7 +13,6 @@ from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.correlations import Comparison, Lot, Piece, compare, pack, packed_size, unpack
 from deepshare.private.gateshare.gating import bits_of_gates, gated, joined
 from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.numbers import NOISE
 from deepshare.private.gateshare.products import PlainWeight, RingWeight
 from deepshare.private.gateshare.randomness import fresh_seed, mask
 from deepshare.private.gateshare.ring import truncate_server
@@ -79,18 +78,18 @@ class Server:
 
     def offsets(self, number: int) -> list[Tensor]:
         """Prepare the weights of a step, and give what the client gets of them: weights less their masks."""
-        step, program = self.schedule.steps[number], self.schedule.program
+        step = self.schedule.steps[number]
         if isinstance(step, Product):
             return [self._offset(term) for term in step.terms]
         if not isinstance(step, Gate):
             raise AssertionError(step)
-        self._affine[number] = weights.encoded_affine(program, step)
+        self._affine[number] = weights.encoded_affine(self.schedule, step)
         masks = weights.affine_masks(self._seed, step)
         return [(value - hidden).flatten() for value, hidden in zip(self._affine[number], masks, strict=True)]
 
     def _offset(self, term: int) -> Tensor:
         operation = weights.linear(self.schedule.program, term)
-        weight, geometry = weights.encoded_weight(operation), weights.geometry(operation)
+        weight, geometry = weights.encoded_weight(self.schedule, operation), weights.geometry(operation)
         hidden = weights.weight_mask(self._seed, self.schedule.program, term)
         self._plain[term], self._masks[term] = PlainWeight(weight, geometry), RingWeight(hidden, geometry)
         return weight - hidden
@@ -110,7 +109,7 @@ class Server:
         products, neurons = {}, {}
         for number, step in enumerate(self.schedule.steps):
             if isinstance(step, Product):
-                total = weights.encoded_bias(self.schedule.program, step) + _sent(lots, "product", number, step.shape)
+                total = weights.encoded_bias(self.schedule, step) + _sent(lots, "product", number, step.shape)
                 for term, source in zip(step.terms, step.inputs, strict=True):
                     total += self._masks[term](ahead[source, "tensor"])
                 products[number] = total
@@ -150,7 +149,7 @@ class Server:
 
         output, last = self.schedule.output, self.schedule.steps[self.schedule.output]
         share = self.schedule.run(do)
-        noise = mask(fresh_seed(), share.shape) >> (63 - NOISE - last.scale)
+        noise = mask(fresh_seed(), share.shape) >> (63 - self.schedule.numbers.noise - last.scale)
         client.send(output, share + noise)
         layers.reveal(last)
         return noise

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from deepshare.private.cells import sums
+from deepshare.private.gateshare.numbers import Numbers
 from deepshare.private.gateshare.products import Resampling
 from deepshare.private.program import Program
 
@@ -160,11 +161,13 @@ class Schedule:
 
     Attributes:
         program: What they do; of an outline or whole.
+        numbers: The number format.
         steps: The steps.
         output: Number of the step that gives the logits.
     """
 
     program: Program
+    numbers: Numbers
     steps: tuple[Step, ...]
     output: int
 

@@ -5,7 +5,6 @@ import hashlib
 from torch import Tensor
 
 from deepshare.private.gateshare.columns import Geometry
-from deepshare.private.gateshare.numbers import AFFINE, FRACTION, WEIGHT
 from deepshare.private.gateshare.randomness import mask
 from deepshare.private.gateshare.ring import encode
 from deepshare.private.gateshare.steps import Gate, Product, Schedule
@@ -35,23 +34,23 @@ def geometry(operation: Convolution | Linear) -> Geometry | None:
     return Geometry(operation.stride, operation.padding, operation.dilation, operation.groups)
 
 
-def encoded_weight(operation: Convolution | Linear) -> Tensor:
+def encoded_weight(schedule: Schedule, operation: Convolution | Linear) -> Tensor:
     """The weight as ring elements."""
-    return encode(operation.weight, WEIGHT)
+    return encode(operation.weight, schedule.numbers.weight)
 
 
-def encoded_bias(program: Program, step: Product) -> Tensor:
+def encoded_bias(schedule: Schedule, step: Product) -> Tensor:
     """The biases of all terms, in the shape of one result."""
-    bias = sum(linear(program, term).bias.double() for term in step.terms)
+    bias = sum(linear(schedule.program, term).bias.double() for term in step.terms)
     if not isinstance(bias, Tensor):
         raise AssertionError(step)
-    return encode(bias, FRACTION + WEIGHT).view(-1, *[1] * (len(step.shape) - 1))
+    return encode(bias, step.scale).view(-1, *[1] * (len(step.shape) - 1))
 
 
-def encoded_affine(program: Program, step: Gate) -> tuple[Tensor, Tensor]:
+def encoded_affine(schedule: Schedule, step: Gate) -> tuple[Tensor, Tensor]:
     """Alpha and beta as ring elements, to be multiplied by neurons."""
-    operation = affine(program, step.operation)
-    alpha, beta = (step.per_channel(encode(values, AFFINE)) for values in (operation.alpha, operation.beta))
+    operation, bits = affine(schedule.program, step.operation), schedule.numbers.affine
+    alpha, beta = (step.per_channel(encode(values, bits)) for values in (operation.alpha, operation.beta))
     return alpha, beta
 
 
