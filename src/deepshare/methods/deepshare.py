@@ -1,4 +1,4 @@
-"""DeepShare as a method: gates shared as planned; soft, then switched channel by channel, then hard."""
+"""DeepShare as a method: gates shared as planned; soft, then switched, then hard."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +22,8 @@ class DeepShare(Method):
         sharpness: Of the soft gate, the paper's gamma.
         seed: Of the uniform start values.
         replicates: Whether there are replicate channels; without them the network is trimmed to its prototypes.
+        switch_by: Whether channel after channel gets the hard gate, or all soft gates become sharper until they are
+            hard, which is not in the paper.
     """
 
     plan: Plan
@@ -29,6 +31,7 @@ class DeepShare(Method):
     sharpness: float = 1.0
     seed: int = 0
     replicates: bool = True
+    switch_by: Literal["channels", "sharpness"] = "channels"
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Share the gates of a plain network."""
@@ -41,11 +44,29 @@ class DeepShare(Method):
     def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
         """Soft gates in `gelu`, one more step to hard ones in each epoch of `switch`, hard gates anywhere else."""
         steps = {"gelu": 0.0, "switch": (epoch + 1) / epochs}
-        set_progress(model, steps.get(phase, 1.0))
+        progress = steps.get(phase, 1.0)
+        if self.switch_by == "channels":
+            set_progress(model, progress)
+        else:
+            set_progress(model, float(progress == 1))
+            set_sharpness(model, sharpened(self.sharpness, progress))
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """The share of channels with a hard gate."""
-        return {"hard_share": hard_share(model)}
+        """The share of channels with a hard gate, and how sharp the soft gates are where that changes."""
+        share = hard_share(model)
+        sharpness = {site.sharpness for site in shared_relus(model)} if self.switch_by == "sharpness" else set()
+        return {"hard_share": share} | ({"sharpness": sharpness.pop()} if sharpness and share < 1 else {})
+
+
+def sharpened(sharpness: float, progress: float) -> float:
+    """The sharpness when the width of the soft gate, 1 over its sharpness, has shrunk by a share of what it was.
+
+    At the end the width would be nothing, which is the hard gate; the sharpness then stays as it is.
+
+    >>> [sharpened(1.5, progress) for progress in (0, 0.25, 0.5, 0.75, 1)]
+    [1.5, 2.0, 3.0, 6.0, 1.5]
+    """
+    return sharpness / (1 - progress) if progress < 1 else sharpness
 
 
 def trim(model: nn.Module) -> None:

@@ -117,7 +117,8 @@ class Fitting:
             return Method()
         if planned:
             seed = seed_of(self.recipe.seed, "alpha and beta")
-            return DeepShare(planned, settings.start, settings.sharpness, seed, not self.recipe.trimmed)
+            replicates = not self.recipe.trimmed
+            return DeepShare(planned, settings.start, settings.sharpness, seed, replicates, settings.switch_by)
         dry = self.setting.dry
         if settings.name != "senet":
             return make_method(self.recipe, base, self.input_size, dry=dry)
