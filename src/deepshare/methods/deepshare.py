@@ -6,9 +6,17 @@ from typing import Literal
 import torch
 from torch import nn
 
-from deepshare.methods.base import Method
+from deepshare.methods.base import Images, Method
 from deepshare.sharing.convert import share
-from deepshare.sharing.gates import hard_share, set_progress, set_sharpness, shared_relus
+from deepshare.sharing.gates import (
+    freeze_pi,
+    hard_share,
+    learn_pi,
+    moved_share,
+    set_progress,
+    set_sharpness,
+    shared_relus,
+)
 from deepshare.sharing.plan import Plan
 
 
@@ -41,6 +49,18 @@ class DeepShare(Method):
             trim(shared)
         return shared
 
+    def form(self, model: nn.Module, phase: str) -> None:
+        """In `gelu`, where pi is learned, channels have preferences."""
+        if phase == "gelu":
+            learn_pi(model)
+
+    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+        """Where pi is learned, that begins with `gelu` and ends before the switch."""
+        if phase == "gelu":
+            learn_pi(model)
+        else:
+            freeze_pi(model)
+
     def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
         """Soft gates in `gelu`, one more step to hard ones in each epoch of `switch`, hard gates anywhere else."""
         steps = {"gelu": 0.0, "switch": (epoch + 1) / epochs}
@@ -52,10 +72,12 @@ class DeepShare(Method):
             set_sharpness(model, sharpened(self.sharpness, progress))
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """The share of channels with a hard gate, and how sharp the soft gates are where that changes."""
-        share = hard_share(model)
-        sharpness = {site.sharpness for site in shared_relus(model)} if self.switch_by == "sharpness" else set()
-        return {"hard_share": share} | ({"sharpness": sharpness.pop()} if sharpness and share < 1 else {})
+        """The share of channels with a hard gate, how sharp the others are and the share that moved, if they change."""
+        found = {"hard_share": hard_share(model)}
+        if self.switch_by == "sharpness" and found["hard_share"] < 1:
+            found["sharpness"] = next(shared_relus(model)).sharpness
+        moved = moved_share(model)
+        return found if moved is None else {**found, "moved": moved}
 
 
 def sharpened(sharpness: float, progress: float) -> float:

@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.utils.checkpoint import checkpoint
@@ -46,9 +47,26 @@ def activate(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tenso
     return cast(Tensor, y)
 
 
+def assignment(preference: Tensor) -> Tensor:
+    """Row by row a 1 at the largest preference and 0 elsewhere; its gradient goes straight through to all preferences.
+
+    So the preference for a gate rises where more of that gate would lower the loss.
+    """
+    chosen = F.one_hot(preference.argmax(1), preference.shape[1]).to(preference.dtype)
+    return chosen + (preference - preference.detach())
+
+
+def activate_assigned(x: Tensor, gates: Tensor, assigned: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    """The same as `activate`, with a matrix (C, G) that says which gate a channel reads and has a gradient itself."""
+    return _by_product(x, gates, assigned.t() * alpha, beta)
+
+
 def _compilable(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     """The formula with a matrix product, as compiled code would gather and scatter channels one by one."""
-    weight = alpha.new_zeros(gates.shape[1], x.shape[1]).scatter(0, index[None], alpha[None])
+    return _by_product(x, gates, alpha.new_zeros(gates.shape[1], x.shape[1]).scatter(0, index[None], alpha[None]), beta)
+
+
+def _by_product(x: Tensor, gates: Tensor, weight: Tensor, beta: Tensor) -> Tensor:
     scale = gates.to(x.dtype).movedim(1, -1) @ weight.to(x.dtype) + beta.to(x.dtype)
     return x * scale.movedim(-1, 1)
 

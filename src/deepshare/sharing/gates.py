@@ -18,10 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError, UnsupportedModelError
-from deepshare.sharing.activation import activate, hard_gate, soft_gate
+from deepshare.sharing.activation import activate, activate_assigned, assignment, hard_gate, soft_gate
 
-Mapping = Literal["round-robin", "contiguous"]
+Mapping = Literal["round-robin", "contiguous", "learned"]
 Phase = Literal["soft", "mixed", "hard"]
+
+LEAD = 0.03  # of the prototype that a channel starts with; alpha and with it preferences move by much more in training
 
 
 class GateCell:
@@ -98,7 +100,8 @@ class SharedReLU(GateModule):
         channels: Channels of the input, C.
         prototypes: Channels of the leader whose gates are computed, P: the first P.
         mapping: How channels find their prototype: "round-robin" is pi(c) = c mod P; with "contiguous" a prototype
-            maps to itself and the replicates P..C-1 are cut into P blocks, pi(c) = (c - P) P // (C - P).
+            maps to itself and the replicates P..C-1 are cut into P blocks, pi(c) = (c - P) P // (C - P); "learned"
+            starts as round-robin, and pi is kept with the weights. See `learn_pi`.
         affine: Whether alpha and beta are learned; otherwise they are 1 and 0 and no parameters.
         cell: The cell of the group; None for a group of this one site.
         position: 0 for the leader, k for the k-th follower.
@@ -114,7 +117,8 @@ class SharedReLU(GateModule):
     alpha: Tensor
     beta: Tensor
     pi: Tensor
-    choice: Tensor
+    shift: Tensor
+    preference: nn.Parameter | None
 
     def __init__(
         self,
@@ -141,8 +145,9 @@ class SharedReLU(GateModule):
         else:
             self.register_buffer("alpha", torch.ones(channels), persistent=False)
             self.register_buffer("beta", torch.zeros(channels), persistent=False)
-        self.register_buffer("pi", prototype_of(channels, prototypes, mapping), persistent=False)
-        self.register_buffer("choice", self.pi + prototypes, persistent=False)
+        self.register_buffer("pi", prototype_of(channels, prototypes, mapping), persistent=mapping == "learned")
+        self.register_buffer("shift", torch.full((channels,), prototypes), persistent=False)
+        self.register_parameter("preference", None)
         self.set_progress(1.0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,8 +158,10 @@ class SharedReLU(GateModule):
                 "give (N, C, H, W) or (N, C), with the batch first"
             )
         gates = self._gates(x)
+        if self.preference is not None:
+            return activate_assigned(x, gates, self._assigned(self.preference), self.alpha, self.beta)
         # Where both kinds travel, the soft gates come first and the hard ones after them.
-        index = self.choice if gates.shape[1] > self.prototypes else self.pi
+        index = self.pi + self.shift if gates.shape[1] > self.prototypes else self.pi
         return activate(x, gates, index, self.alpha, self.beta)
 
     def _gates(self, x: Tensor) -> Tensor:
@@ -179,9 +186,37 @@ class SharedReLU(GateModule):
         """Give the hard gate to the last ceil(C progress) channels and the soft gate to the others."""
         self.hard_channels = hard_channels(self.channels, progress)
         hard = torch.arange(self.channels, device=self.pi.device) >= self.channels - self.hard_channels
-        self.choice.copy_(self.pi + self.prototypes * hard)
+        self.shift.copy_(self.prototypes * hard)
         mixed = 0 < self.hard_channels < self.channels
         self.cell.enter(self.position, "mixed" if mixed else "hard" if self.hard_channels else "soft")
+
+    def learn_pi(self) -> None:
+        """Give every channel but a leader's prototypes a preference for every prototype; it uses the one it prefers."""
+        start = F.one_hot(self.pi[self._fixed :], self.prototypes).to(self.alpha) * LEAD
+        if start.numel() and self.prototypes > 1:
+            self.preference = nn.Parameter(start)
+
+    @torch.no_grad()
+    def freeze_pi(self) -> None:
+        """Write down in pi what every channel prefers, and forget how much it does."""
+        if self.preference is not None:
+            self.pi[self._fixed :] = self.preference.argmax(1)
+            self.preference = None
+
+    @property
+    def moved(self) -> int:
+        """Channels that have another prototype than they started with."""
+        start = prototype_of(self.channels, self.prototypes, self.mapping).to(self.pi.device)
+        now = self.pi if self.preference is None else self._assigned(self.preference).argmax(1)
+        return int((now != start).sum())
+
+    @property
+    def _fixed(self) -> int:
+        return 0 if self.position else self.prototypes
+
+    def _assigned(self, preference: Tensor) -> Tensor:
+        own = torch.eye(self._fixed, self.prototypes, dtype=preference.dtype, device=preference.device)
+        return torch.cat([own, assignment(preference)])
 
     @torch.no_grad()
     def start_uniform(self, generator: torch.Generator | None = None) -> None:
@@ -213,7 +248,7 @@ def spread(gates: Tensor, patch: tuple[int, int], height: int, width: int) -> Te
 def prototype_of(channels: int, prototypes: int, mapping: Mapping) -> Tensor:
     """The map pi: for each channel the prototype whose gate it uses."""
     channel = torch.arange(channels)
-    if mapping == "round-robin":
+    if mapping != "contiguous":
         return channel % prototypes
     replicate = (channel - prototypes) * prototypes // max(channels - prototypes, 1)
     return torch.where(channel < prototypes, channel, replicate)
@@ -241,6 +276,28 @@ def set_sharpness(model: nn.Module, sharpness: float) -> None:
     """Set the sharpness of the soft gate of all sites."""
     for site in shared_relus(model):
         site.sharpness = sharpness
+
+
+def learn_pi(model: nn.Module) -> None:
+    """Let the channels of sites with a learned pi choose their prototypes; only soft gates can be learned with."""
+    for site in _learned(model):
+        site.learn_pi()
+
+
+def freeze_pi(model: nn.Module) -> None:
+    """End what `learn_pi` began: pi is what was learned."""
+    for site in _learned(model):
+        site.freeze_pi()
+
+
+def moved_share(model: nn.Module) -> float | None:
+    """The share of channels that have left the prototype they started with; None where none may."""
+    sites = list(_learned(model))
+    return sum(site.moved for site in sites) / sum(site.channels for site in sites) if sites else None
+
+
+def _learned(model: nn.Module) -> Iterator[SharedReLU]:
+    return (site for site in shared_relus(model) if site.mapping == "learned")
 
 
 def hard_share(model: nn.Module) -> float:

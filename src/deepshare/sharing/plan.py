@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import nn
 
@@ -15,7 +15,7 @@ from deepshare.sharing import plan_file
 from deepshare.sharing.sites import Site, Sites, find_sites
 from deepshare.sharing.table import table
 
-Pi = Literal["round-robin", "contiguous"]
+Pi = Literal["round-robin", "contiguous", "learned"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Plan:
         input_size: Size of one input without the batch.
         budget: Gates that were asked for; `gates` is what is spent, never more.
         groups: The groups, in order of the forward pass.
-        mapping: How replicates find their prototype: pi(c) = c mod P, or contiguous blocks.
+        mapping: How replicates find their prototype: pi(c) = c mod P, contiguous blocks, or as they learned it; what
+            they learned is with the weights, as alpha and beta are.
         affine: Whether every channel has its own alpha and beta.
     """
 
@@ -83,8 +84,8 @@ class Plan:
     affine: bool = True
 
     def __post_init__(self) -> None:
-        if self.mapping not in ("round-robin", "contiguous"):
-            raise PlanError(f"mapping {self.mapping!r} is unknown: give round-robin or contiguous")
+        if self.mapping not in get_args(Pi):
+            raise PlanError(f"mapping {self.mapping!r} is unknown: give {', '.join(get_args(Pi))}")
         names = [site.name for site in self.sites]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -119,6 +119,7 @@ class Training:
         teacher = self.teacher
         if "gelu" in self.phases and name != "gelu":
             teacher = copy.deepcopy(self.model)
+            self.method.form(teacher, "gelu")
             self.method.start_epoch(teacher, "gelu", 0, 1)
             fill(teacher, read_weights(self.folder.soft)[0], self.folder.soft)
         if teacher is None:

@@ -112,7 +112,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        problem = self._method_problem() or self._phase_problem() or self._teacher_problem()
+        problem = self._method_problem() or self._phase_problem() or self._teacher_problem() or self._beyond_problem()
         if problem:
             raise ValueError(problem)
         return self
@@ -177,4 +177,14 @@ class Recipe(Section):
             return "[teacher] learns from the labels alone: it takes no distill"
         if self.needs_teacher and not self.teacher:
             return "distillation needs [teacher], the GELU network; without it set distillation.weight = 0"
+        return None
+
+    def _beyond_problem(self) -> str | None:
+        """What is wrong with options that go beyond the paper."""
+        if self.method.switch_by == "sharpness" and not self.switch:
+            return 'method.switch_by = "sharpness" needs [gelu] and [switch]: only soft gates become sharper'
+        if self.method.mapping == "learned" and not self.gelu:
+            return 'method.mapping = "learned" needs [gelu]: only soft gates can be chosen by their gradient'
+        if self.method.mapping == "learned" and self.trimmed:
+            return 'method.mapping = "learned" chooses for replicates, and without them there are none'
         return None

@@ -118,7 +118,7 @@ class Method(Section):
     start: Literal["identity", "uniform"] = "uniform"
     sharpness: Rate = 1.0
     switch_by: Literal["channels", "sharpness"] = "channels"  # what grows in [switch]: hard channels, or sharpness
-    mapping: Literal["round-robin", "contiguous"] = "round-robin"
+    mapping: Literal["round-robin", "contiguous", "learned"] = "round-robin"
     replicates: bool = True  # False trims the network to its prototype channels
     initial: Literal["model", "plain"] = "model"  # the network starts as built, or as the trained plain one
 

@@ -1,7 +1,7 @@
 """The plan as a picture of the network: a row for each site, a cell for each channel, and who follows whom."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from deepshare.sharing.gates import prototype_of
@@ -61,17 +61,18 @@ class Block:
         return *place, self.width - gap, self.line - 2 * inset
 
 
-def picture(plan: Plan, *, trimmed: bool = False) -> Node:
+def picture(plan: Plan, pi: Mapping[str, Sequence[int]], *, trimmed: bool = False) -> Node:
     """The section.
 
     Args:
         plan: The plan.
+        pi: For each channel its prototype, by site, where that was learned.
         trimmed: Whether the network was cut down to its prototypes.
     """
     drawn, top = svg(1, "the network's sites and channels", class_="network"), 4.0
     for group in plan.groups:
         block = Block(group.leader.channels, top)
-        drawn.append(_group(group, plan, block))
+        drawn.append(_group(group, plan, pi, block))
         top += (block.height + BETWEEN) * len(group.sites) + GAP
     drawn.set("viewBox", f"0 0 {WIDTH:g} {top:g}")
     marks = legend(
@@ -95,7 +96,7 @@ def _sum(plan: Plan) -> str:
     return f"{prototypes:,} of {channels:,} channels are prototypes, in {len(plan.groups)} groups."
 
 
-def _group(group: Group, plan: Plan, first: Block) -> Node:
+def _group(group: Group, plan: Plan, pi: Mapping[str, Sequence[int]], first: Block) -> Node:
     drawn = node("g", class_="group")
     for row, site in enumerate(group.sites):
         block = Block(first.channels, first.top + (first.height + BETWEEN) * row)
@@ -103,16 +104,16 @@ def _group(group: Group, plan: Plan, first: Block) -> Node:
         drawn.append(text(_short(site.name), GUTTER - 12, middle + 4, "end", "site"))
         if row:
             drawn.append(_arrow(first.top + first.height / 2, middle))
-        drawn.extend(_cells(site, group.prototypes, plan, block, leads=row == 0))
+        used = pi.get(site.name) or prototype_of(site.channels, group.prototypes, plan.mapping).tolist()
+        drawn.extend(_cells(site, group.prototypes, used, block, leads=row == 0))
         drawn.append(text(_size(site), CELLS + ROOM + 12, middle + 4, "start", "size"))
         said = f"{group.gates:,} gates" if row == 0 else "follows"
         drawn.append(text(said, WIDTH - 4, middle + 4, "end", "size" if row else "gates"))
     return drawn
 
 
-def _cells(site: Site, prototypes: int, plan: Plan, block: Block, *, leads: bool) -> Iterator[Node]:
+def _cells(site: Site, prototypes: int, pi: Sequence[int], block: Block, *, leads: bool) -> Iterator[Node]:
     """A path for the replicates of each prototype, and a stronger cell for each prototype of a leader."""
-    pi = prototype_of(site.channels, prototypes, plan.mapping).tolist()
     for number in range(prototypes):
         users = [channel for channel, used in enumerate(pi) if used == number]
         replicates = [channel for channel in users if not (leads and channel == number)]

@@ -53,7 +53,7 @@ def _whole(run: Run, number: int, *, titled: bool) -> Node:
     heading = (
         [node("h2", run.name), node("p", run.recipe.about), _facts(run, named=False), _tiles(run)] if titled else []
     )
-    plan = picture(run.plan, trimmed=run.recipe.trimmed) if run.plan else None
+    plan = picture(run.plan, run.pi, trimmed=run.recipe.trimmed) if run.plan else None
     recipe = node("details", node("summary", "The recipe"), node("pre", to_toml(run.recipe)))
     affine = panels(run.affine) if run.plan else None
     parts = (curves(run), plan, bars(run), affine, bill(run), pictures(run.samples), recipe)

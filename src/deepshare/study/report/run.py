@@ -1,11 +1,13 @@
 """A run folder read for the report: all that is shown of it, as numbers."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+from torch import Tensor
 
 from deepshare.errors import CheckpointError, DataError
 from deepshare.private.result import Cost
@@ -48,6 +50,7 @@ class Run:
         date: When it ended.
         strands: The epochs of all its networks, the result's last.
         plan: How its gates are shared; None if they are not.
+        pi: For each channel its prototype, by site, where that was learned.
         affine: Its alpha and beta.
         predicted: What private inference costs.
         measured: What it cost, by the name of the measurement.
@@ -61,6 +64,7 @@ class Run:
     date: str
     strands: tuple[Strand, ...]
     plan: Plan | None
+    pi: dict[str, list[int]]
     affine: Affine | str
     predicted: Predicted | str
     measured: dict[str, Cost]
@@ -177,7 +181,7 @@ def read(path: Path, images: Examples | str) -> Run:
     """
     folder = RunFolder(path)
     recipe = load_recipe(folder.recipe)
-    label = read_weights(folder.model)[1]
+    tensors, label = read_weights(folder.model)
     plan = Plan.load(folder.plan) if folder.plan.is_file() else None
     result = _json(folder.result, json.loads)
     base = (
@@ -188,6 +192,7 @@ def read(path: Path, images: Examples | str) -> Run:
         datetime.fromtimestamp(folder.result.stat().st_mtime, UTC).date().isoformat(),
         _strands(path),
         plan,
+        _learned_pi(plan, tensors),
     )
     measured = read_measured(path)
     if label.own:
@@ -196,6 +201,15 @@ def read(path: Path, images: Examples | str) -> Run:
     pairs = or_reason(lambda: affine.read(network, name=str(path), gates=result["gates"])) if plan else NOT_SHARED
     predicted = or_reason(lambda: foresee(network, recipe, label.input_size))
     return Run(*base, pairs, predicted, measured, images if isinstance(images, str) else look(network, images))
+
+
+def _learned_pi(plan: Plan | None, tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    """By the names of sites, of which some have a wrapper."""
+    if plan is None or plan.mapping != "learned":
+        return {}
+    ends = (".pi", ".activation.pi")
+    keys = {site.name: f"{site.name}{end}" for site in plan.sites for end in ends if f"{site.name}{end}" in tensors}
+    return {name: tensors[key].tolist() for name, key in keys.items()}
 
 
 def _strands(path: Path) -> tuple[Strand, ...]:
