@@ -1,9 +1,9 @@
-"""`deepshare compare`: the methods of a study, run one after the other, and their results so far."""
+"""`deepshare compare`: the methods of a study, run one after the other or as jobs, and their results so far."""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -12,7 +12,9 @@ from deepshare.errors import DeepShareError, RecipeError
 
 if TYPE_CHECKING:
     from deepshare.study.compare.outcome import Outcome
-    from deepshare.study.compare.queue import Queue
+    from deepshare.study.compare.queue import Limits, Queue
+
+Launch = Literal["local", "slurm"]
 
 
 def compare(
@@ -24,6 +26,12 @@ def compare(
     only: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     minutes: float | None = None,
     limit: int | None = None,
+    launch: Launch | None = None,
+    at_once: int | None = None,
+    partition: str | None = None,
+    hours: float | None = None,
+    gpus: int | None = None,
+    cores: int | None = None,
     teacher: Path | None = None,
     out: Path | None = None,
     work: Path | None = None,
@@ -37,14 +45,25 @@ def compare(
     after a kill, it goes on where it was, and skips what has a result. After
     every run it writes the page README.md and the plots beside the results.
 
+    With --launch, runs are jobs of their own, behind that of their teacher:
+    on this machine, which it waits for, or on a cluster with SLURM, which it
+    does not. What else sbatch should know is given as it reads it from the
+    environment, such as SBATCH_ACCOUNT.
+
     Args:
-        study: The name of a study (small, digits) or a TOML file.
+        study: The name of a study (small, paper, digits) or a TOML file.
         show: Run nothing: show the results so far, and write the page and the plots.
         show_list: Run nothing: list which runs are finished, running and open.
         dry_run: Train one batch of every phase of every method, and keep nothing.
         only: Run this method only, and the teacher; several are --only A --only B.
         minutes: Start no run that would probably not be finished within so many minutes from now.
         limit: Do at most so many runs.
+        launch: Start runs as jobs: on this machine (local), or on a cluster (slurm).
+        at_once: Jobs at the same time; by default two on this machine, and as many as it likes on a cluster.
+        partition: Of the cluster, for --launch slurm.
+        hours: Time limit of a job, after which it is queued again and goes on, for --launch slurm; by default 24.
+        gpus: GPUs of a job, 0 or 1, for --launch slurm; by default 1.
+        cores: CPU cores of a job, for --launch slurm; by default 4.
         teacher: The run folder of a trained plain network to learn from; by default it is trained first.
         out: Folder of results; by default results/compare/STUDY.
         work: Folder of run folders; by default runs/compare/STUDY.
@@ -53,7 +72,9 @@ def compare(
     """
     if show + show_list + dry_run > 1:
         raise DeepShareError("give only one of --show, --list and --dry-run")
-    from deepshare.study.compare.queue import Queue
+    wishes = {"partition": partition, "hours": hours, "gpus": gpus, "cores": cores}
+    check_launch(launch, minutes, at_once, wishes, idle=show or show_list or dry_run)
+    from deepshare.study.compare.queue import Limits, Queue
     from deepshare.study.compare.recipes import load_study
     from deepshare.study.compare.run import Place
 
@@ -68,23 +89,70 @@ def compare(
     elif dry_run:
         try_all(queue, only, as_json)
     else:
-        if not show:
-            run_queue(queue, only, minutes, limit)
+        limits = Limits(minutes, limit, only)
+        if launch == "slurm":
+            submit(queue, limits, at_once, wishes)
+        elif not show:
+            run_queue(queue, limits, at_once or 2 if launch else None)
         show_results(queue, as_json)
 
 
-def run_queue(queue: "Queue", only: tuple[str, ...], minutes: float | None, limit: int | None) -> None:
-    """Run what is open, telling on stderr."""
+def check_launch(
+    launch: Launch | None, minutes: float | None, at_once: int | None, wishes: dict[str, Any], *, idle: bool
+) -> None:
+    """See whether flags go together.
+
+    Raises:
+        DeepShareError: Some do not.
+    """
+    given = [flag for flag, value in wishes.items() if value is not None]
+    if given and launch != "slurm":
+        raise DeepShareError(f"--{given[0]} is for --launch slurm")
+    if at_once is not None and launch is None:
+        raise DeepShareError("--at-once is for --launch local and --launch slurm")
+    if launch and idle:
+        raise DeepShareError("--launch runs a study: it does not go with --show, --list or --dry-run")
+    if launch and minutes is not None:
+        raise DeepShareError("--minutes is for runs one after the other: with --launch give --limit")
+    least = {"at-once": (at_once, 1), "hours": (wishes["hours"], 1e-9), "cores": (wishes["cores"], 1)}
+    wrong = [flag for flag, (value, low) in least.items() if value is not None and value < low]
+    if wrong:
+        raise DeepShareError(f"--{wrong[0]}: give more than 0")
+    if wishes["gpus"] not in (None, 0, 1):
+        raise DeepShareError(f"--gpus {wishes['gpus']}: a run is on one GPU (1) or on none (0)")
+
+
+def run_queue(queue: "Queue", limits: "Limits", at_once: int | None) -> None:
+    """Run what is open, one after the other or several at a time, telling on stderr."""
     from deepshare.cli.progress import make_reporter
-    from deepshare.study.compare.queue import Limits
+    from deepshare.study.compare.launch.local import run_local
     from deepshare.study.compare.results import save
 
     def tell(outcome: "Outcome") -> None:
         save(queue.study, queue.outcomes(), queue.out)
         print(f"{outcome.job.name}: {describe(outcome)}", file=sys.stderr, flush=True)
 
-    if queue.run(Limits(minutes, limit, only), make_reporter, tell) == "stopped":
+    if at_once is None:
+        end = queue.run(limits, make_reporter, tell)
+    else:
+        end = run_local(queue, limits, at_once, make_reporter, tell)
+    if end == "stopped":
         print("stopped before the next run, as asked; the same command goes on", file=sys.stderr)
+    elif end == "elsewhere":
+        print("other processes are at what is left", file=sys.stderr)
+
+
+def submit(queue: "Queue", limits: "Limits", at_once: int | None, wishes: dict[str, Any]) -> None:
+    """Submit what is open to SLURM, telling on stderr."""
+    from deepshare.cli.progress import make_reporter
+    from deepshare.study.compare.launch import slurm
+
+    given = {flag: value for flag, value in wishes.items() if value is not None}
+    ids = slurm.submit(queue, limits, slurm.Wishes(**given, at_once=at_once), make_reporter)
+    for job, number in ids.items():
+        print(f"{job.name}: job {number}", file=sys.stderr)
+    more = "; when they are finished, the same command submits what is left" if ids else ""
+    print(f"{len(ids)} runs submitted{more}", file=sys.stderr, flush=True)
 
 
 def show_results(queue: "Queue", as_json: bool) -> None:

@@ -103,7 +103,9 @@ def ablations(study: Study, outcomes: Outcomes) -> list[tuple[str, ...]]:
 def _ablation_title(study: Study) -> str:
     theirs = paper.load().ablations
     ours = study.published.ablations_at if study.published else 0
-    return f"Ablations at {ours:,} gates, beside the paper's at {theirs.gates_k:g}K gates of its larger network"
+    alike = ours == 1000 * theirs.gates_k
+    said = "the paper's" if alike else f"the paper's at {theirs.gates_k:g}K gates of its larger network"
+    return f"Ablations at {ours:,} gates, beside {said}"
 
 
 def _rules(study: Study, outcomes: Outcomes) -> str:

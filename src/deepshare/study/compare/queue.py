@@ -13,12 +13,16 @@ from deepshare.errors import CheckpointError
 from deepshare.study.compare import outcome as outcomes_of
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.jobs import jobs
+from deepshare.study.compare.locks import is_held, lock_of
 from deepshare.study.compare.outcome import Outcome, Outcomes
-from deepshare.study.compare.run import Place, check_teacher, run
+from deepshare.study.compare.run import Place, check_teacher, run, teacher_is_there
 from deepshare.training.folder import RunFolder
 from deepshare.training.progress import Reporter
 
 State = Literal["finished", "refused", "running", "begun", "open"]
+End = Literal["finished", "stopped", "elsewhere"]
+
+STARTING = 10.0  # seconds to wait for a run that somebody only looks at
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,8 @@ class Queue:
         """What there is so far; see `outcome.read_all`."""
         return outcomes_of.read_all(self.study, self.out)
 
-    def run(
-        self, limits: Limits, make_reporter: Callable[[], Reporter], tell: Callable[[Outcome], None]
-    ) -> Literal["finished", "stopped"]:
-        """Run what is open.
+    def run(self, limits: Limits, make_reporter: Callable[[], Reporter], tell: Callable[[Outcome], None]) -> End:
+        """Run what is open, one after the other.
 
         Args:
             limits: When to stop.
@@ -65,24 +67,63 @@ class Queue:
             tell: Is told of every outcome, which is already written.
 
         Returns:
-            Whether all is done that the limits do not exclude.
+            Whether all is done that the limits do not exclude, or the rest is being run by others.
 
         Raises:
             CheckpointError: Another queue is at work, a file is damaged or the teacher does not fit.
             DataError: The data is missing.
         """
-        self._check_teacher()
-        make_folder(self.out, "--out")
         began, done = time.monotonic(), 0
-        with self._alone():
+        with self.alone():
             while job := self._next(limits):
                 spent = (time.monotonic() - began) / 60
                 late = limits.minutes is not None and spent + self.minutes(job, self.outcomes()) > limits.minutes
                 if late or done == limits.runs:
                     return "stopped"
-                tell(self._run(job, make_reporter()))
-                done += 1
-        return "finished"
+                if outcome := self.work_on(job, make_reporter()):
+                    tell(outcome)
+                    done += 1
+        return "elsewhere" if self.open(self.outcomes(), limits) else "finished"
+
+    def open(self, known: Outcomes, limits: Limits) -> list[Job]:
+        """What has no result yet, in its order."""
+        wanted = (*limits.methods, TEACHER) if limits.methods else None
+        still = [job for job in jobs(self.study, known) if job not in known]
+        return [job for job in still if wanted is None or job.method in wanted]
+
+    def _next(self, limits: Limits) -> Job | None:
+        return next((job for job in self.open(self.outcomes(), limits) if not self.is_running(job)), None)
+
+    def work_on(self, job: Job, reporter: Reporter) -> Outcome | None:
+        """Do a run, or go on with it, and write its outcome; any number of processes may do so at the same time.
+
+        Returns:
+            The outcome; None if it was there before, or if another process is at it.
+        """
+        make_folder(self.out, "--out")
+        make_folder(self.place.work, "--work")
+        try:
+            with lock_of(self.place.work, job).acquire(timeout=STARTING):
+                return self._run(job, reporter)
+        except Timeout:
+            reporter.note(f"{job.name}: another process is at it")
+            return None
+        finally:
+            reporter.end()
+
+    def _run(self, job: Job, reporter: Reporter) -> Outcome | None:
+        known = self.outcomes()
+        again = job.method == TEACHER and not teacher_is_there(job.data, self.place)
+        if job in known and not again:
+            return None
+        every = jobs(self.study, known)
+        number = f"{every.index(job) + 1} of {len(every)}, " if job in every else ""
+        reporter.note(f"{job.name} ({number}about {self.minutes(job, known):.1f} min)")
+        outcome = run(self.study, job, self.place, reporter)
+        if job in known:
+            return None
+        outcomes_of.write(outcome, self.out)
+        return outcome
 
     def _check_teacher(self) -> None:
         given = self.place.teacher and check_teacher(self.study, self.place.teacher)
@@ -94,26 +135,6 @@ class Queue:
                     f"the results in {self.out} learned from {was}: use the same again, or give another --out"
                 )
 
-    def _run(self, job: Job, reporter: Reporter) -> Outcome:
-        self._marker.write_text(job.name)
-        known = self.outcomes()
-        every = jobs(self.study, known)
-        place = f"{every.index(job) + 1} of {len(every)}"
-        reporter.note(f"{job.name} ({place}, about {self.minutes(job, known):.1f} min)")
-        try:
-            outcome = run(self.study, job, self.place, reporter)
-        finally:
-            reporter.end()
-            self._marker.unlink(missing_ok=True)
-        outcomes_of.write(outcome, self.out)
-        return outcome
-
-    def _next(self, limits: Limits) -> Job | None:
-        known = self.outcomes()
-        wanted = (*limits.methods, TEACHER) if limits.methods else None
-        still = (job for job in jobs(self.study, known) if job not in known)
-        return next((job for job in still if wanted is None or job.method in wanted), None)
-
     def minutes(self, job: Job, known: Outcomes) -> float:
         """How long a run will take, as the longest one of its method, or else of any method, on the same images."""
         runs = [(o.method, o.run.seconds) for o in known.values() if o.run and o.data == job.data]
@@ -123,40 +144,32 @@ class Queue:
     def states(self) -> Iterator[tuple[Job, State, Outcome | None]]:
         """Every run with what has become of it, in the order of the queue."""
         known = self.outcomes()
-        running = self._running()
         for job in jobs(self.study, known):
-            yield job, self._state(job, known, running), known.get(job)
+            yield job, self._state(job, known), known.get(job)
 
-    def _state(self, job: Job, known: Outcomes, running: str | None) -> State:
+    def _state(self, job: Job, known: Outcomes) -> State:
         if job in known:
             return "refused" if known[job].refused else "finished"
-        if job.name == running:
+        if self.is_running(job):
             return "running"
         return "begun" if RunFolder(self.place.work / job.name).metrics.exists() else "open"
 
-    @property
-    def _marker(self) -> Path:
-        return self.place.work / "running"
-
-    def _running(self) -> str | None:
-        """The name of the run that a queue is at now; after a kill nobody holds the lock."""
-        if not self.place.work.is_dir():
-            return None
-        try:
-            with self._lock.acquire(timeout=0):
-                return None
-        except Timeout:
-            return self._marker.read_text() if self._marker.exists() else None
-
-    @property
-    def _lock(self) -> FileLock:
-        return FileLock(self.place.work / "queue.lock")
+    def is_running(self, job: Job) -> bool:
+        """Whether some process is at a run; after a kill nobody is."""
+        return is_held(self.place.work, job)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
+        """Be the only one who starts runs, after a look at the teacher, with folders for runs and results.
+
+        Raises:
+            CheckpointError: Another queue is at work, a file is damaged or the teacher does not fit.
+        """
+        self._check_teacher()
+        make_folder(self.out, "--out")
         make_folder(self.place.work, "--work")
         try:
-            with self._lock.acquire(timeout=0):
+            with FileLock(self.place.work / "queue.lock").acquire(timeout=0):
                 yield
         except Timeout:
             raise CheckpointError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from deepshare.errors import BudgetError, CheckpointError, RecipeError, UnsupportedModelError
 from deepshare.private.cost import predict
 from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.locks import lock_of
 from deepshare.study.compare.outcome import Outcome, Private
 from deepshare.study.compare.recipes import checksum, is_path, recipe_of, taught
 from deepshare.training.fit import fit
@@ -91,15 +92,22 @@ def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None
     )
 
 
+def teacher_is_there(data: str, place: Place) -> bool:
+    """Whether runs on some images have the weights of their teacher."""
+    return place.teacher is not None or RunFolder(place.work / Job(TEACHER, data).name).result.exists()
+
+
 def _teacher(study: Study, data: str, place: Place, reporter: Reporter) -> Path:
     """The run folder of the teacher, which is trained anew where only its outcome is there, as in a fresh clone."""
     if place.teacher:
         return place.teacher
     job = Job(TEACHER, data)
     folder = place.work / job.name
-    if not RunFolder(folder).result.exists():
-        reporter.note(f"{job.name}: trained again, since its weights are not in {place.work}")
-        _fit(recipe_of(study, job), folder, place, reporter)
+    if not teacher_is_there(data, place):
+        with lock_of(place.work, job):  # of all who miss it, one trains it and the others wait
+            if not teacher_is_there(data, place):
+                reporter.note(f"{job.name}: trained again, since its weights are not in {place.work}")
+                _fit(recipe_of(study, job), folder, place, reporter)
     return folder
 
 
