@@ -1,6 +1,7 @@
 """`deepshare compare`."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,16 @@ def test_dry_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--study", "small", "--data-dir", "/nonexistent", "--dry-run"], ["cifar-100-python"]),
         (["--study", "digits", "--out", "file/out"], ["cannot make the folder file/out"]),
         (["--study", "digits", "--show", "--out", "damaged"], ["damaged/few-snl-96-seed0.json is damaged"]),
+        (["--study", "digits", "--launch", "ray"], ["--launch"]),
+        (["--study", "digits", "--launch", "slurm"], ["no sbatch or srun here", "a machine of the cluster"]),
+        (["--study", "digits", "--launch", "local", "--partition", "gpu"], ["--partition is for --launch slurm"]),
+        (["--study", "digits", "--hours", "3"], ["--hours is for --launch slurm"]),
+        (["--study", "digits", "--at-once", "2"], ["--at-once is for --launch local and --launch slurm"]),
+        (["--study", "digits", "--launch", "local", "--at-once", "0"], ["--at-once: give more than 0"]),
+        (["--study", "digits", "--launch", "slurm", "--gpus", "2"], ["--gpus 2", "one GPU"]),
+        (["--study", "digits", "--launch", "slurm", "--dry-run"], ["--launch runs a study"]),
+        (["--study", "digits", "--launch", "local", "--minutes", "5"], ["--minutes", "--limit"]),
+        (["--study", "paper", "--launch", "local", "--data-dir", "/nonexistent"], ["cifar-100-python"]),
         ([], ["--study"]),
     ],
 )
@@ -80,3 +91,15 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert (said.out, said.code) == ("", 2)
     assert said.err.splitlines()[-1].startswith("deepshare: ")
     assert all(word in said.err for word in words), said.err
+
+
+@pytest.mark.parametrize("launch", ["local", "slurm"])
+def test_without_submitit_one_line_says_what_to_install(
+    cli: Cli, launch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "submitit", None)  # as if it were not installed
+    said = cli("compare", "--study", "digits", "--launch", launch)
+    cure = f"deepshare: --launch {launch} needs submitit: pip install 'deepshare[cluster]'\n"
+    assert (said.out, said.err, said.code) == ("", cure, 2)
+    assert list(tmp_path.iterdir()) == []

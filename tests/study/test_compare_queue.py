@@ -13,6 +13,7 @@ import pytest
 
 from deepshare.errors import CheckpointError
 from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.locks import lock_of
 from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.queue import Limits, Queue
 from deepshare.study.compare.recipes import load_study
@@ -170,6 +171,23 @@ def test_a_given_teacher(teacher: Path, whole: Queue, tmp_path: Path) -> None:
         run(queue_in(tmp_path))
     with pytest.raises(CheckpointError, match="learned from one that the study trained"):
         run(Queue(whole.study, whole.out, queue.place))
+
+
+def test_runs_that_others_are_at_are_left_to_them(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepshare.study.compare.queue.STARTING", 0.1)
+    queue, job = queue_in(tmp_path, teacher), Job("snl", "few", 96)
+    queue.place.work.mkdir()
+    done: list[str] = []
+    with lock_of(queue.place.work, job):
+        assert {known: state for known, state, _ in queue.states()}[job] == "running"
+        assert queue.run(Limits(methods=("snl",)), Reporter, lambda o: done.append(o.job.name)) == "elsewhere"
+        assert queue.work_on(job, Reporter()) is None
+    assert done == ["few-teacher-seed0", "few-snl-192-seed0"]
+    assert {known: state for known, state, _ in queue.states()}[job] == "open"
+    assert run(queue, "snl") == ["few-snl-96-seed0"]
+    assert queue.work_on(job, Reporter()) is None  # it has its result
 
 
 @pytest.mark.parametrize(
