@@ -101,7 +101,8 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     """TLS that asks the client for a certificate of the same authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
-    # A ticket arrives after the handshake, while the client's other thread writes: the two may wait for each other.
+    # A ticket arrives after the handshake: while the client's other thread writes, the two may wait for each other, and
+    # closing a connection on which nobody has read it cuts what was sent before.
     context.num_tickets = 0
     return _loaded(context, tls)
 

@@ -44,7 +44,7 @@ def check_plan(program: Program, plan: Plan) -> None:
     leaders = {op.name: program.operations[op.leader] for op in activations}
     served = {op.name: (leaders[op.name].name, op.prototypes, leaders[op.name].comparisons) for op in activations}
     planned = {
-        site.name: (group.leader.name, group.prototypes, group.gates) for group in plan.groups for site in group.sites
+        site.name: (group.leader.name, group.prototypes, group.gates) for group in plan.groups for site in group.gated
     }
     differing = sorted(name for name in served.keys() | planned.keys() if served.get(name) != planned.get(name))
     if differing:

@@ -226,7 +226,6 @@ def accepted(
         if context is None:
             hold(connection)
         else:
-            context.num_tickets = 0  # nobody would read them, and closing a connection with unread bytes cuts it
             secured = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             hold(secured)
             secured.do_handshake()

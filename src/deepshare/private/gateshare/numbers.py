@@ -1,8 +1,8 @@
 """The number format: how many bits after the point, and how large numbers may become.
 
-It is public. Fractional bits follow from a network's size; ranges are measured by the server on images of its own, or
-on synthetic ones, and rounded up to powers of two that are seldom above the least one, so that they tell next to
-nothing about the weights.
+It is public. Fractional bits follow from a network's size and ranges. These are measured by the server on images of its
+own, or on synthetic ones, and rounded up to powers of two that are seldom above the least one: they tell next to nothing
+about the weights.
 """
 
 import math
@@ -19,9 +19,9 @@ from deepshare.private.program import Convolution, Linear, Program
 FRACTION, WEIGHT, AFFINE = 16, 14, 12
 """Fractional bits of activations, of weights, and of alpha and beta, in a large network."""
 
-# Each bit more makes four times as many shares useless, so that only networks with few results of linear layers have
-# more; rounding then flips fewer gates, and less noise hides it.
-_FINER, _FEW = 2, 1 << 18
+# Each bit more makes four times as many shares useless, so that only networks with few results of linear layers, none
+# of them large, have more; rounding then flips fewer gates, and less noise hides it.
+_FINER, _MOST_LOST = 2, 2.0**-5
 
 PRODUCT_BITS = 22
 """Products are exact for whole numbers of this many bits."""
@@ -77,8 +77,9 @@ class Numbers:
     @classmethod
     def usual(cls, program: Program) -> Self:
         """The format of nearly every network, known without its weights."""
-        finer = _finer(program)
-        return cls((LEAST_BITS + finer,) * len(program.operations), 2 * _LARGEST_SAMPLE, finer)
+        ranges = [LEAST_BITS] * len(program.operations)
+        finer = _finer(program, ranges)
+        return cls(tuple(bits + finer for bits in ranges), 2 * _LARGEST_SAMPLE, finer)
 
     def dump(self) -> dict[str, Any]:
         """As JSON."""
@@ -95,10 +96,9 @@ class Numbers:
             numbers = cls(tuple(message["ranges"]), float(message["limit"]), message["finer"])
         except (KeyError, TypeError, ValueError) as error:
             raise EngineError(f"the server's number format is damaged ({error}): install the same deepshare") from error
-        fits = numbers.finer in (0, _FINER) and all(
-            isinstance(bits, int) and 0 <= bits - LEAST_BITS - numbers.finer <= MOST_BITS - LEAST_BITS
-            for bits in numbers.ranges
-        )
+        finer = numbers.finer
+        fits = type(finer) is int and finer in (0, _FINER)
+        fits &= all(isinstance(bits, int) and LEAST_BITS <= bits - finer <= MOST_BITS for bits in numbers.ranges)
         if not fits or len(numbers.ranges) != len(program.operations) or not 0 < numbers.limit < math.inf:
             raise EngineError("the server's number format does not fit its network: install the same deepshare")
         return numbers
@@ -130,28 +130,36 @@ def calibrate(program: Program, samples: Tensor | None = None) -> Numbers:
     images = synthetic(program.input_size) if samples is None else samples
     largest: list[float] = []
     plain.evaluate(program, images, lambda _, value: largest.append(float(value.abs().max())))
-    ranges, finer = [], _finer(program)
+    ranges = []
     for operation, value in zip(program.operations, largest, strict=True):
-        ranges.append(range_bits(value, finer))
-        if ranges[-1] > MOST_BITS + finer:
+        ranges.append(range_bits(value))
+        if ranges[-1] > MOST_BITS:
             raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: train with BatchNorm")
-    return Numbers(tuple(ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
+    finer = 0 if _heavy(program) else _finer(program, ranges)
+    return Numbers(tuple(bits + finer for bits in ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
 
 
-def range_bits(largest: float, finer: int = 0) -> int:
-    """Bits for numbers up to the largest, with sign and margin."""
+def range_bits(largest: float) -> int:
+    """Bits for numbers up to the largest, with sign and margin, in a large network."""
     if not math.isfinite(largest):
-        return MOST_BITS + finer + 1
-    return max(LEAST_BITS, math.ceil(math.log2(max(largest, 1.0))) + FRACTION + MARGIN + 1) + finer
+        return MOST_BITS + 1
+    return max(LEAST_BITS, math.ceil(math.log2(max(largest, 1.0))) + FRACTION + MARGIN + 1)
 
 
-def _finer(program: Program) -> int:
-    linear = [operation for operation in program.operations if isinstance(operation, Convolution | Linear)]
-    heavy = any(
-        not operation.weight.is_meta and float(operation.weight.abs().max()) > 2.0 ** (PRODUCT_BITS - WEIGHT - _FINER)
-        for operation in linear
+def _finer(program: Program, ranges: list[int]) -> int:
+    """By shapes and ranges alone, so that it is the same for an outline."""
+    shares = sum(
+        2.0 ** (1 + bits - MARGIN) * operation.elements
+        for operation, bits in zip(program.operations, ranges, strict=True)
+        if isinstance(operation, Convolution | Linear)
     )
-    return 0 if heavy or sum(operation.elements for operation in linear) > _FEW else _FINER
+    return _FINER if shares * 2.0 ** (WEIGHT + 2 * _FINER - 64) <= _MOST_LOST else 0
+
+
+def _heavy(program: Program) -> bool:
+    """Whether finer weights would have too many bits for exact products."""
+    linear = [operation for operation in program.operations if isinstance(operation, Convolution | Linear)]
+    return any(float(operation.weight.abs().max()) > 2.0 ** (PRODUCT_BITS - WEIGHT - _FINER) for operation in linear)
 
 
 def synthetic(size: tuple[int, ...]) -> Tensor:

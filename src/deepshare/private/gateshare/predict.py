@@ -1,6 +1,6 @@
 """What a program will cost, from its shapes alone: what the parties measure, to the byte and the round.
 
-Comparison keys are for numbers of 32 bits, as nearly all networks have; see `numbers`.
+Numbers have the format that nearly all networks of their size have; see `Numbers.usual`.
 """
 
 from deepshare.private.gateshare.correlations import ahead_shapes, lot_bytes, packed_size
