@@ -1,8 +1,8 @@
 """The number format: how many bits after the point, and how large numbers may become.
 
 It is public. Fractional bits follow from a network's size and ranges. These are measured by the server on images of its
-own, or on synthetic ones, and rounded up to powers of two that are seldom above the least one: they tell next to nothing
-about the weights.
+own, or on synthetic ones, and rounded up to powers of two that are seldom above the least one: they tell next to
+nothing about the weights.
 """
 
 import math
