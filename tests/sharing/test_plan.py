@@ -124,7 +124,8 @@ def edited(plan: Plan, *path: str | int, value: Any) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("version",), 3, "version 3 .*update deepshare"),
+        (("version",), 4, "version 4 .*update deepshare"),
+        (("version",), 3, "patch is None"),
         (("version",), 2, "patch is None"),
         (("version",), "1", "version is '1'"),
         (("version",), None, "version is None"),

@@ -62,8 +62,8 @@ class DeepShare(Method):
             freeze_pi(model)
 
     def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
-        """Soft gates in `gelu`, one more step to hard ones in each epoch of `switch`, hard gates anywhere else."""
-        steps = {"gelu": 0.0, "switch": (epoch + 1) / epochs}
+        """Soft gates in `pilot` and `gelu`, one more step in each epoch of `switch`, hard gates anywhere else."""
+        steps = {"pilot": 0.0, "gelu": 0.0, "switch": (epoch + 1) / epochs}
         progress = steps.get(phase, 1.0)
         if self.switch_by == "channels":
             set_progress(model, progress)

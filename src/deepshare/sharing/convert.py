@@ -28,7 +28,7 @@ def share(
     """Make a copy of a model whose ReLUs share their gates as planned.
 
     The copy keeps the weights and the state_dict keys of the model and adds an alpha and a beta for every channel of
-    every site. Its gates are hard; `set_progress` makes them soft for training.
+    every site that has a gate. Its gates are hard; `set_progress` makes them soft for training.
 
     Args:
         model: The network that the plan was made for; it is not touched.
@@ -45,7 +45,7 @@ def share(
     sites = find_sites(model, plan.input_size)
     plan.check(sites)
     made = {site.name: module for site, module in _activations(plan)}
-    shared = replace_sites(model, sites, lambda site: made[site.name])
+    shared = replace_sites(model, sites, lambda site: made.get(site.name) or nn.Identity())
     if start == "uniform":
         for module in made.values():
             module.start_uniform(generator)
@@ -55,7 +55,7 @@ def share(
 def _activations(plan: Plan) -> Iterator[tuple[Site, SharedReLU]]:
     for group in plan.groups:
         cell = GateCell()
-        for position, site in enumerate(group.sites):
+        for position, site in enumerate(group.gated):
             activation = SharedReLU(
                 site.channels,
                 group.prototypes,

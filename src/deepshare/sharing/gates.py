@@ -167,6 +167,12 @@ class SharedReLU(GateModule):
     def _gates(self, x: Tensor) -> Tensor:
         if self.position > 0:
             return self.cell.take(self.position, x)
+        gates = self.gates_of(x)
+        self.cell.put(gates)
+        return gates
+
+    def gates_of(self, x: Tensor) -> Tensor:
+        """The gates that a leader computes from its input, for every neuron of the map."""
         prototypes = x[:, : self.prototypes]
         if self.patch > 1:
             prototypes = F.avg_pool2d(prototypes, self.patch, ceil_mode=True)
@@ -176,10 +182,7 @@ class SharedReLU(GateModule):
             gates = soft_gate(prototypes, self.sharpness)
             if self.cell.phase == "mixed":
                 gates = torch.cat([gates, hard_gate(prototypes).to(gates.dtype)], 1)
-        if self.patch > 1:
-            gates = spread(gates, (self.patch, self.patch), *x.shape[2:])
-        self.cell.put(gates)
-        return gates
+        return spread(gates, (self.patch, self.patch), *x.shape[2:]) if self.patch > 1 else gates
 
     @torch.no_grad()
     def set_progress(self, progress: float) -> None:

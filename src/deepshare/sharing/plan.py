@@ -1,7 +1,7 @@
 """Plans: which sites share their gates, and on how many prototype channels."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,21 +20,23 @@ Pi = Literal["round-robin", "contiguous", "learned"]
 
 @dataclass(frozen=True)
 class Group:
-    """Consecutive sites of equal shape that share the gates of the first of them, the leader.
+    """Consecutive sites of equal shape that share the gates of one of them, the leader.
 
     Attributes:
         prototypes: Channels of the leader whose gates are computed.
         sites: The sites, in order of the forward pass.
         patch: Side of the square patches whose neurons share a gate.
+        lead: Which site leads: the first, or a later one. Sites before it cannot use its gates and become linear.
     """
 
     prototypes: int
     sites: tuple[Site, ...]
     patch: int = 1
+    lead: int = 0
 
     def __post_init__(self) -> None:
-        if not self.sites:
-            raise PlanError("a group has no site: make the plan anew")
+        if not 0 <= self.lead < len(self.sites):
+            raise PlanError("a group has no site, or its leader is none of them: make the plan anew")
         if {site.shape for site in self.sites} != {self.leader.shape}:
             raise PlanError(f"the group led by {self.leader.name} has sites of unequal shape: make the plan anew")
         if not 1 <= self.prototypes <= self.leader.channels:
@@ -51,12 +53,17 @@ class Group:
     @property
     def leader(self) -> Site:
         """The site that computes the gates."""
-        return self.sites[0]
+        return self.sites[self.lead]
 
     @property
     def followers(self) -> tuple[Site, ...]:
         """The sites that reuse them."""
-        return self.sites[1:]
+        return self.sites[self.lead + 1 :]
+
+    @property
+    def gated(self) -> tuple[Site, ...]:
+        """The leader and its followers: all sites but those that become linear."""
+        return self.sites[self.lead :]
 
     @property
     def gates(self) -> int:
@@ -144,7 +151,7 @@ class Plan:
         rows = [
             (
                 str(number),
-                group.leader.name,
+                _leader(group),
                 _followers(group),
                 _map(group),
                 f"{group.prototypes} of {group.leader.channels}",
@@ -174,6 +181,7 @@ def plan(
     mapping: Pi = "round-robin",
     affine: bool = True,
     patch: int = 1,
+    leaders: Collection[str] = (),
 ) -> Plan:
     """Plan how a network shares its gates within a budget.
 
@@ -189,6 +197,7 @@ def plan(
         mapping: How replicates find their prototype.
         affine: Whether every channel has its own alpha and beta.
         patch: Side of the square patches whose neurons share a gate, too; a smaller map is one patch.
+        leaders: Sites that lead their groups instead of the first ones; those before them become linear.
 
     Raises:
         UnsupportedModelError: The model has no ReLU or does not run on this input size.
@@ -207,7 +216,7 @@ def plan(
     sides = [min(patch, run[0].height, run[0].width) for run in runs]
     units = [patches(run[0], side) for run, side in zip(runs, sides, strict=True)]
     counts = budgets.split(units, [run[0].channels for run in runs], shares, gates)
-    groups = tuple(Group(*group) for group in zip(counts, runs, sides, strict=True))
+    groups = tuple(Group(*group) for group in zip(counts, runs, sides, _leads(runs, leaders), strict=True))
     return Plan(sites.input_size, gates, groups, mapping, affine)
 
 
@@ -229,6 +238,16 @@ def group_sites(
             runs.append([])
         runs[-1].append(site)
     return [tuple(run) for run in runs]
+
+
+def _leads(runs: Sequence[Sequence[Site]], leaders: Collection[str]) -> list[int]:
+    unknown = set(leaders) - {site.name for run in runs for site in run}
+    if unknown:
+        raise PlanError(f"no site is named {', '.join(sorted(unknown))}: give sites of the network as leaders")
+    led = [[place for place, site in enumerate(run) if site.name in leaders] or [0] for run in runs]
+    if any(len(places) > 1 for places in led):
+        raise PlanError("two leaders are of one group: give at most one for each")
+    return [place for (place,) in led]
 
 
 def _weights(runs: Sequence[Sequence[Site]], weights: Mapping[str, float] | None) -> list[float]:
@@ -266,6 +285,10 @@ def _map(group: Group) -> str:
 
 def _shape(site: Site) -> str:
     return "x".join(map(str, site.shape))
+
+
+def _leader(group: Group) -> str:
+    return f"{group.leader.name} (after {group.lead} linear)" if group.lead else group.leader.name
 
 
 def _followers(group: Group) -> str:

@@ -15,16 +15,19 @@ if TYPE_CHECKING:
     from deepshare.sharing.plan import Plan
 
 FORMAT = "deepshare-plan"
-VERSION = 2  # 2 has patches; a plan without them is written as 1, which knows none
+VERSION = 3  # 2 has patches, 3 names leaders; a plan is written in the oldest version that knows all it says
 
 
 def dump(plan: Plan) -> str:
     """The plan as JSON text."""
-    patched = any(group.patch > 1 for group in plan.groups)
-    content = {"format": FORMAT, "version": VERSION if patched else 1, "gates": plan.gates, **asdict(plan)}
-    if not patched:
-        for group in content["groups"]:
-            del group["patch"]
+    version = 3 if any(group.lead for group in plan.groups) else 2 if any(g.patch > 1 for g in plan.groups) else 1
+    content = {"format": FORMAT, "version": version, "gates": plan.gates, **asdict(plan)}
+    for group, entry in zip(plan.groups, content["groups"], strict=True):
+        del entry["lead"]
+        if version < 2:
+            del entry["patch"]
+        if version > 2:
+            entry["leader"] = group.leader.name
     return json.dumps(content, indent=1) + "\n"
 
 
@@ -38,7 +41,7 @@ def parse(text: str) -> Plan:
         raise PlanError(f"it is of version {content['version']} and this reads version {VERSION}: update deepshare")
     _expect(content, {"input_size": list, "budget": int, "groups": list, "mapping": str, "affine": bool, "gates": int})
     for group in content["groups"]:
-        _expect(group, {"prototypes": int, "sites": list} | ({"patch": int} if content["version"] > 1 else {}))
+        _expect(group, _group_types(content["version"]))
         for site in group["sites"]:
             _expect(site, _SITE_TYPES)
             if site["kind"] not in get_args(Kind):
@@ -48,6 +51,7 @@ def parse(text: str) -> Plan:
             group["prototypes"],
             tuple(Site(**{name: site[name] for name in _SITE_TYPES}) for site in group["sites"]),
             group["patch"] if content["version"] > 1 else 1,
+            _lead(group) if content["version"] > 2 else 0,
         )
         for group in content["groups"]
     )
@@ -94,6 +98,16 @@ _SITE_TYPES: dict[str, type] = {
     "kind": str,
     "block": str,
 }
+
+
+def _group_types(version: int) -> dict[str, type]:
+    types = {"prototypes": int, "sites": list, "patch": int, "leader": str}
+    return dict(list(types.items())[: version + 1])
+
+
+def _lead(group: dict[str, Any]) -> int:
+    names = [site["name"] for site in group["sites"]]
+    return names.index(group["leader"]) if group["leader"] in names else -1
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from deepshare.training.evaluate import Result, measure
 from deepshare.training.losses import NO_LABEL
 from deepshare.training.recipe import Recipe
 from deepshare.training.schema import Data
+
+NUMBERS = 2**26  # of images that are kept in memory to measure something on
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,12 @@ class Feed:
         """The first so many training images, prepared but not augmented; all if there are fewer."""
         images, _ = next(iter(batches(self.train_set, count, augment=self.prepare)))
         return images
+
+    def draw(self, count: int, batch: int) -> list[tuple[Tensor, Tensor]]:
+        """So many random training images with labels, or fewer large ones, always the same; prepared, not augmented."""
+        few = min(count, NUMBERS // torch.Size(self.input_size).numel())
+        feed = batches(self.train_set, batch, augment=self.prepare, shuffle=True)
+        return list(islice(feed, -(-few // batch) or 1))
 
     def validate(self, model: nn.Module, batch: int, limit: int | None = None) -> Result:
         """Evaluate on the validation images."""

@@ -2,13 +2,13 @@
 
 import copy
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepshare.data import ImageSet, check_classes
 from deepshare.data.about import About
@@ -19,12 +19,15 @@ from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan, plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.allocate import of_first_sites, weights
+from deepshare.training import leaders as leading
+from deepshare.training import sensitivity
+from deepshare.training.allocate import of_first_sites, read_counts, weights
 from deepshare.training.comparators import make_method
 from deepshare.training.evaluate import Result
-from deepshare.training.folder import RunFolder, describe_environment
+from deepshare.training.folder import RunFolder, describe_environment, own_lines
 from deepshare.training.given import is_shared, plan_of, unshared
 from deepshare.training.loop import Setting
+from deepshare.training.losses import mean_loss
 from deepshare.training.networks import convert, gelu_network, plain_network
 from deepshare.training.phases import Training
 from deepshare.training.recipe import Phase
@@ -105,27 +108,36 @@ class Fitting:
         if self.given is not None and is_shared(self.given):
             return plan_of(self.given, self.input_size)
         self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
-        return self._planned(base, self._weights(base))
+        leaders = self._leaders(base)
+        return self._planned(base, self._weights(base, leaders), leaders)
 
-    def _weights(self, base: nn.Module) -> Mapping[str, float] | None:
-        allocate = self._budget().allocate
-        return self._snl() if allocate == "snl" else weights(allocate, find_sites(base, self.input_size))
+    def _weights(self, base: nn.Module, leaders: Sequence[str] = ()) -> Mapping[str, float] | None:
+        match self._budget().allocate:
+            case "snl":
+                return self._snl()
+            case "sensitivity":
+                return self._sensitivity(base, leaders)
+            case allocate:
+                return weights(allocate, find_sites(base, self.input_size))
 
     def _method(self, base: nn.Module, planned: Plan | None) -> Method:
         settings = self.recipe.method
         if settings.name == "relu":
             return Method()
         if planned:
-            seed = seed_of(self.recipe.seed, "alpha and beta")
-            replicates = not self.recipe.trimmed
-            return DeepShare(planned, settings.start, settings.sharpness, seed, replicates, settings.switch_by)
+            return self._sharing(planned)
         dry = self.setting.dry
         if settings.name != "senet":
             return make_method(self.recipe, base, self.input_size, dry=dry)
         make_method(self.recipe, base, self.input_size).convert(base)  # before a run of SNL for the weights
         return make_method(self.recipe, base, self.input_size, self._weights(base), dry=dry)
 
-    def _planned(self, base: nn.Module, shares: Mapping[str, float] | None) -> Plan:
+    def _sharing(self, planned: Plan) -> DeepShare:
+        settings, seed = self.recipe.method, seed_of(self.recipe.seed, "alpha and beta")
+        replicates = not self.recipe.trimmed
+        return DeepShare(planned, settings.start, settings.sharpness, seed, replicates, settings.switch_by)
+
+    def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:
         budget = self._budget()
         if shares and budget.first_site_only:
             shares = of_first_sites(shares, find_sites(base, self.input_size), max_group=budget.max_group)
@@ -139,6 +151,7 @@ class Fitting:
             mapping=self.recipe.method.mapping,
             affine=self.recipe.method.affine,
             patch=budget.patch,
+            leaders=leaders,
         )
 
     def _budget(self) -> Budget:
@@ -153,6 +166,44 @@ class Fitting:
         run = RunFolder(self.out / "snl")
         self._begin(run, None)
         return find_counts(self.setting, plain, self.input_size, run)
+
+    def _leaders(self, base: nn.Module) -> Sequence[str]:
+        """The sites that should lead their groups, by what the gates of the trained plain network say."""
+        if self._budget().leader == "first":
+            return ()
+        self._begin(RunFolder(self.out), None)
+        groups, plain = self._planned(base, None), self._plain(RunFolder(self.out / "plain"))
+        images = (images for images, _ in self._draw(leading.SAMPLES))
+        network = plain.to(self.setting.fabric.device)
+        scores = self._once(self.out / "leaders.json", lambda: leading.explained(network, groups, images))
+        return leading.preferred(groups, scores)
+
+    def _sensitivity(self, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
+        """What the groups weigh by the loss of a pilot, which has the same share of channels in every group."""
+        self._begin(RunFolder(self.out), None)
+        planned = self._planned(base, None, leaders)
+        if planned.mapping == "learned":  # later, among the prototypes that there will be
+            planned = replace(planned, mapping="round-robin")
+        method, run = self._sharing(planned), RunFolder(self.out / "pilot")
+        start = method.convert(self._start())
+        network = self._train(run, "shared", start, method, ("pilot",), planned=planned, teacher=self._teacher())
+        method.start_epoch(network.eval().to(self.setting.fabric.device), "pilot", 0, 1)
+        loss = mean_loss(self._draw(sensitivity.SAMPLES), self.setting.feed.ignore)
+        return self._once(run.path / "weights.json", lambda: sensitivity.sensitivities(network, planned, loss))
+
+    def _draw(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        batch, device = list(self.recipe.phases.values())[-1].batch, self.setting.fabric.device
+        drawn = self.setting.feed.draw(1 if self.setting.dry else count, batch)
+        return [(images.to(device), labels.to(device)) for images, labels in drawn]
+
+    def _once(self, path: Path, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Measure in the first process, and write it down for all others and for a run that is resumed."""
+        found: dict[str, float] = {}
+        if self.setting.fabric.is_global_zero:
+            if not path.exists():
+                write_file(path, (json.dumps(measure(), indent=1) + "\n").encode())
+            found = read_counts(path)
+        return self.setting.fabric.broadcast(found)
 
     def _plain(self, run: RunFolder) -> nn.Module:
         if self.recipe.plain is None:  # then its weights were given
@@ -178,12 +229,17 @@ class Fitting:
         if self.given is not None and is_shared(self.given):
             network = copy.deepcopy(self.given)
         else:
-            from_plain = self.recipe.method.initial == "plain"
-            start = self._plain(RunFolder(self.out / "plain")) if from_plain else self._base("shared")
-            network = method.convert(start)
-        names = tuple(name for name in RESULT_PHASES if getattr(self.recipe, name))
+            network = method.convert(self._start())
+            if self.recipe.pilot:
+                _go_on(network, RunFolder(self.out / "pilot").model)
+        names = tuple(name for name in RESULT_PHASES if name != "pilot" and getattr(self.recipe, name))
         kind: Kind = "shared" if planned else "gated"
         return self._train(run, kind, network, method, names, planned=planned, teacher=teacher)
+
+    def _start(self) -> nn.Module:
+        """The plain network that the result is made from."""
+        from_plain = self.recipe.method.initial == "plain"
+        return self._plain(RunFolder(self.out / "plain")) if from_plain else self._base("shared")
 
     def _train(
         self,
@@ -231,7 +287,7 @@ class Fitting:
             "gates": count_gates(network, self.input_size),
             "neurons": find_sites(base, self.input_size).neurons,
             "test": figures,
-            "seconds": round(sum(line["seconds"] for line in run.lines()), 1),
+            "seconds": round(sum(line["seconds"] for line in own_lines(run)), 1),
         }
         write_file(run.result, (json.dumps(result, indent=1) + "\n").encode())
 
@@ -246,6 +302,12 @@ def _filled(network: nn.Module, path: Path, kind: Kind, planned: Plan | None) ->
         raise CheckpointError(f"{path} is a {label.network} network where a {kind} one is due: give another")
     fill(network, tensors, path)
     return network
+
+
+def _go_on(network: nn.Module, pilot: Path) -> None:
+    """Take over what a pilot has learned; only who uses which prototype may have changed since."""
+    pi = {key: value for key, value in network.state_dict().items() if key.endswith(".pi")}
+    fill(network, {**read_weights(pilot)[0], **pi}, pilot)
 
 
 def _check_plan(run: RunFolder, planned: Plan | None) -> None:

@@ -155,6 +155,12 @@ class RunFolder:
         yield from (file for file in self.path.iterdir() if not file.name.startswith("."))
 
 
+def own_lines(run: RunFolder) -> list[dict[str, Any]]:
+    """The record of all epochs that a result has had: those of its pilot, if there was one, and its own."""
+    pilot = RunFolder(run.path / "pilot")
+    return [*(pilot.lines() if pilot.metrics.exists() else []), *run.lines()]
+
+
 def describe_environment(seed: int, hardware: Mapping[str, Any]) -> dict[str, Any]:
     """What a run ran on."""
     return {

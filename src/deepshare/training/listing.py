@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from deepshare.errors import CheckpointError, RecipeError
 from deepshare.sharing.table import table
+from deepshare.training.folder import RunFolder, own_lines
 from deepshare.training.recipe import Recipe, differences, load_recipe, names
 from deepshare.training.sections import Section
 
@@ -35,7 +36,7 @@ class Finished(Section):
         validation: On the validation images after the last epoch, in percent.
         gates: Comparisons for one image.
         neurons: ReLUs of the plain network.
-        epochs: Of each phase in the run folder; teachers have folders of their own.
+        epochs: Of each phase of the network itself; teachers are other networks.
         seconds: Training and validation of these phases.
         environment: What it ran on.
         command: How it was started.
@@ -114,7 +115,7 @@ def record(folder: str | Path) -> Finished:
         raise CheckpointError(f"{path} holds no finished run (no result.json): finish it with deepshare train --resume")
     recipe = load_recipe(path / "recipe.toml")
     result, environment = (json.loads((path / f"{name}.json").read_text()) for name in ("result", "environment"))
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = own_lines(RunFolder(path))
     score: Literal["accuracy", "miou"] = "miou" if "val_miou" in lines[-1] else "accuracy"
     command = environment.pop("command")
     return Finished(

@@ -26,7 +26,7 @@ from deepshare.training.sections import (
 
 __all__ = ["PHASES", "RESULT_PHASES", "SHARING", "Budget", "Data", "Phase", "Recipe"]
 
-PHASES = ("teacher", "plain", "gelu", "switch", "search", "finetune")
+PHASES = ("teacher", "plain", "pilot", "gelu", "switch", "search", "finetune")
 SHARED_PHASES = ("gelu", "switch", "finetune")
 RESULT_PHASES = PHASES[2:]
 SHARING = ("deepshare", "trimmed")  # methods with a plan
@@ -51,6 +51,7 @@ class Recipe(Section):
     spatial: Spatial | None = None
     plain: NetworkPhase | None = None
     teacher: NetworkPhase | None = None
+    pilot: Phase | None = None
     gelu: Phase | None = None
     switch: Phase | None = None
     search: Phase | None = None
@@ -65,10 +66,10 @@ class Recipe(Section):
 
     @property
     def needs_plain(self) -> bool:
-        """Whether the trained plain network is the result, the start, the teacher or what SNL works on."""
-        snl = self.budget is not None and self.budget.allocate == "snl"
+        """Whether the trained plain network is the result, the start, the teacher or what the plan is made from."""
+        plans = self.budget is not None and (self.budget.allocate == "snl" or self.budget.leader == "data")
         teaches = self.distillation.teacher == "plain" and any(map(self._learns, self._learners))
-        return self.method.name == "relu" or self.method.initial == "plain" or snl or teaches
+        return self.method.name == "relu" or self.method.initial == "plain" or plans or teaches
 
     @property
     def needs_teacher(self) -> bool:
@@ -79,7 +80,7 @@ class Recipe(Section):
     @property
     def _learners(self) -> list[str]:
         """The phases whose teacher is another network than the one that is trained."""
-        return ["gelu"] if self.gelu else ["search", "finetune"]
+        return ["pilot", "gelu"] if self.gelu else ["search", "finetune"]
 
     def _learns(self, phase: str) -> bool:
         return getattr(self, phase) is not None and self.distill_weight(phase) > 0
@@ -170,6 +171,8 @@ class Recipe(Section):
             return 'distillation.teacher = "plain" needs [plain] or model.weights'
         if self.budget and self.budget.allocate == "snl" and not trained:
             return 'budget.allocate = "snl" starts from a trained network: it needs [plain] or model.weights'
+        if self.budget and self.budget.leader == "data" and not trained:
+            return 'budget.leader = "data" looks at a trained network: it needs [plain] or model.weights'
         return None
 
     def _teacher_problem(self) -> str | None:
@@ -187,4 +190,26 @@ class Recipe(Section):
             return 'method.mapping = "learned" needs [gelu]: only soft gates can be chosen by their gradient'
         if self.method.mapping == "learned" and self.trimmed:
             return 'method.mapping = "learned" chooses for replicates, and without them there are none'
+        return self._pilot_problem() or self._leader_problem()
+
+    def _pilot_problem(self) -> str | None:
+        measured = self.budget is not None and self.budget.allocate == "sensitivity"
+        if measured and (self.method.name != "deepshare" or self.trimmed):
+            return 'budget.allocate = "sensitivity" is measured on shared gates: it is for the method deepshare'
+        if measured and not (self.pilot and self.gelu):
+            return 'budget.allocate = "sensitivity" is measured after the first epochs: it needs [pilot] and [gelu]'
+        if self.pilot and not measured:
+            return '[pilot] is for budget.allocate = "sensitivity" alone'
+        return None
+
+    def _leader_problem(self) -> str | None:
+        budget = self.budget
+        if budget is None or budget.leader == "first":
+            return None
+        if self.method.name not in SHARING or not budget.layer_sharing or budget.max_group == 1:
+            return 'budget.leader = "data" chooses among the layers that share gates, and here none do'
+        if self.plain and self.plain.model:
+            return 'budget.leader = "data" looks at the same network with its ReLUs: take plain.model away'
+        if budget.first_site_only:
+            return 'budget.leader = "data" may make a first site linear: take budget.first_site_only away'
         return None

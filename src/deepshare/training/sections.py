@@ -22,8 +22,8 @@ def _gates(value: int | str) -> int | str:
 
 
 def _allocate(value: str) -> str:
-    if value not in ("senet", "snl", "uniform") and not value.endswith(".json"):
-        raise ValueError('expected "senet", "snl", "uniform" or a .json file of {site: count}')
+    if value not in ("senet", "snl", "sensitivity", "uniform") and not value.endswith(".json"):
+        raise ValueError('expected "senet", "snl", "sensitivity", "uniform" or a .json file of {site: count}')
     return value
 
 
@@ -106,6 +106,7 @@ class Budget(Section):
     max_group: Positive | None = None
     patch: Positive = 1  # side of the square patches whose neurons share a gate, too
     first_site_only: bool = False  # a group weighs what its first site weighs, not the sum of its sites
+    leader: Literal["first", "data"] = "first"  # which site computes the gates of a group; data: see training.leaders
 
 
 class Method(Section):
@@ -161,7 +162,7 @@ class NetworkPhase(Phase):
 
 
 class Distillation(Section):
-    """The loss: ce_weight x cross-entropy + weight x T^2 x KL at the temperature T."""
+    """The loss beside a teacher: ce_weight x cross-entropy + weight x T^2 x KL at the temperature T."""
 
     temperature: Rate = 4.0
     weight: Weight = 1.0

@@ -78,7 +78,7 @@ def picture(plan: Plan, pi: Mapping[str, Sequence[int]], *, trimmed: bool = Fals
     marks = legend(
         ("prototype", "prototype: computes its gate"), ("replicate", "replicate: uses the gate of its colour")
     )
-    layers = "Along an arrow, a layer uses the gates of the first layer of its group. " if _shared_layers(plan) else ""
+    layers = "Along an arrow, a layer uses the gates of the layer where it starts. " if _shared_layers(plan) else ""
     cut = "In this network the replicates are cut off. " if trimmed else ""
     about = (
         f"A row for each activation, a cell for each channel; channels and map at the right. {layers}{cut}{_sum(plan)}"
@@ -102,13 +102,14 @@ def _group(group: Group, plan: Plan, pi: Mapping[str, Sequence[int]], first: Blo
         block = Block(first.channels, first.top + (first.height + BETWEEN) * row)
         middle = block.top + block.height / 2
         drawn.append(text(_short(site.name), GUTTER - 12, middle + 4, "end", "site"))
-        if row:
-            drawn.append(_arrow(first.top + first.height / 2, middle))
-        used = pi.get(site.name) or prototype_of(site.channels, group.prototypes, plan.mapping).tolist()
-        drawn.extend(_cells(site, group.prototypes, used, block, leads=row == 0))
+        if row > group.lead:
+            drawn.append(_arrow(middle - (first.height + BETWEEN) * (row - group.lead), middle))
+        if row >= group.lead:
+            used = pi.get(site.name) or prototype_of(site.channels, group.prototypes, plan.mapping).tolist()
+            drawn.extend(_cells(site, group.prototypes, used, block, leads=row == group.lead))
         drawn.append(text(_size(site), CELLS + ROOM + 12, middle + 4, "start", "size"))
-        said = f"{group.gates:,} gates" if row == 0 else "follows"
-        drawn.append(text(said, WIDTH - 4, middle + 4, "end", "size" if row else "gates"))
+        said = f"{group.gates:,} gates" if row == group.lead else "follows" if row > group.lead else "linear"
+        drawn.append(text(said, WIDTH - 4, middle + 4, "end", "gates" if row == group.lead else "size"))
     return drawn
 
 

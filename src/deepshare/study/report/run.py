@@ -24,7 +24,7 @@ from deepshare.training.weights import read_weights
 
 T = TypeVar("T")
 # Networks that a run trains on the way, in folders of their own.
-ON_THE_WAY = ("teacher", "plain", "snl")
+ON_THE_WAY = ("teacher", "plain", "snl", "pilot")
 OWN_MODEL = "It was trained from a model of your own, which a run folder does not hold."
 OWN_DATA = "It was trained on data of your own, which a run folder does not hold."
 NOT_SHARED = "Its gates are not shared, so there is no alpha and beta."

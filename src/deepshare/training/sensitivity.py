@@ -1,0 +1,93 @@
+"""How much of the budget each group wants, measured on a network with shared gates that loses half of them."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepshare.sharing.convert import Overwrite
+from deepshare.sharing.gates import SharedReLU
+from deepshare.sharing.plan import Group, Plan
+
+SAMPLES = 2048  # training images that the loss is measured on
+
+Loss = Callable[[nn.Module], float]
+
+
+def sensitivities(network: nn.Module, plan: Plan, loss: Loss) -> dict[str, float]:
+    """Weights for `plan` by what the loss does when a group loses the later half of its prototypes, rounded up.
+
+    Let the k-th prototype of a group be worth a / k of the loss, so that one costs more the fewer there are. Then the
+    rise of the loss gives a, and gates are best where the next prototype of every group is worth the same for each gate
+    that it costs: in proportion to a.
+
+    Args:
+        network: Trained, with gates as planned; it is not touched.
+        plan: Its plan.
+        loss: Gives the loss of a network on always the same images.
+
+    Returns:
+        The a of each group as the weight of its leader, and 0 for all other sites.
+    """
+    with _mean_gates(network, plan) as means:
+        whole = loss(network)
+    found = {site.name: 0.0 for site in plan.sites}
+    for group in plan.groups:
+        kept = group.prototypes // 2
+        rise = loss(without(network, group, kept, means()[group.leader.name])) - whole
+        found[group.leader.name] = max(0.0, rise) / worth(kept, group.prototypes)
+    return found
+
+
+def worth(kept: int, prototypes: int) -> float:
+    """What the prototypes after those that are kept are worth together, the k-th being worth 1 / k.
+
+    >>> worth(0, 1), worth(1, 2), worth(2, 4)
+    (1.0, 0.5, 0.5833333333333333)
+    """
+    return sum(1 / k for k in range(kept + 1, prototypes + 1))
+
+
+@torch.no_grad()
+def without(network: nn.Module, group: Group, kept: int, means: Tensor) -> nn.Module:
+    """Make a copy in which the gates of a group's later prototypes are constant, so that who reads them is linear."""
+    result = copy.deepcopy(network)
+    for site in group.gated:
+        module = _activation(result, site.name)
+        lost = module.pi >= kept
+        module.beta += module.alpha * means.to(module.alpha)[module.pi] * lost
+        module.alpha *= ~lost
+    return result
+
+
+@contextmanager
+def _mean_gates(network: nn.Module, plan: Plan) -> "Iterator[Callable[[], Mapping[str, Tensor]]]":
+    """Watch the leaders while the network runs; gives what the mean of every prototype's gate was until then."""
+    sums = {group.leader.name: torch.zeros(group.prototypes, dtype=torch.float64) for group in plan.groups}
+    counts = dict.fromkeys(sums, 0)
+
+    def watch(name: str) -> Callable[[SharedReLU, tuple[Any, ...]], None]:
+        def note(module: SharedReLU, inputs: tuple[Any, ...]) -> None:
+            gates = module.gates_of(inputs[0].detach()).double().movedim(1, 0).flatten(1)
+            sums[name] += gates.sum(1).cpu()
+            counts[name] += gates.shape[1]
+
+        return note
+
+    hooks = [_activation(network, name).register_forward_pre_hook(watch(name)) for name in sums]
+    try:
+        yield lambda: {name: total / counts[name] for name, total in sums.items()}
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _activation(network: nn.Module, name: str) -> SharedReLU:
+    module = network.get_submodule(name)
+    found = module.activation if isinstance(module, Overwrite) else module
+    if not isinstance(found, SharedReLU):
+        raise TypeError(f"{name} has no shared gates")
+    return found

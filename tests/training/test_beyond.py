@@ -1,0 +1,222 @@
+"""What goes beyond the paper, from the recipe to the finished network: within the budget, and resumed bit for bit."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deepshare.errors import BudgetError, RecipeError
+from deepshare.private.deployed import check_plan
+from deepshare.private.translate import translate
+from deepshare.sharing.convert import count_gates
+from deepshare.sharing.gates import hard_share, shared_relus
+from deepshare.sharing.onnx import export_onnx
+from deepshare.sharing.plan import Plan
+from deepshare.training.fit import fit
+from deepshare.training.listing import record
+from deepshare.training.networks import load
+from deepshare.training.progress import EpochLine, Reporter
+from deepshare.training.recipe import Recipe, load_recipe
+
+SIZE = (1, 8, 8)
+PHASE = {"epochs": 2, "batch": 32, "lr": 0.05, "schedule": "none", "weight_decay": 0.0}
+SMALL = {
+    "model.arguments": {"width": 4, "channels": 1, "depth": 10},
+    "data.subset": 96,
+    "data.validation": 32,
+    "teacher.epochs": 0,
+    "plain.epochs": 1,
+    "distillation.teacher": "plain",
+    "budget": {"gates": 192, "allocate": "uniform"},
+    "gelu": PHASE,
+    "switch": PHASE,
+    "finetune": {**PHASE, "epochs": 1},
+}
+PILOT: dict[str, object] = {"budget.allocate": "sensitivity", "pilot": {**PHASE, "epochs": 1}}
+VARIANTS: dict[str, dict[str, object]] = {
+    "learned pi": {"method.mapping": "learned"},
+    "leader": {"budget.leader": "data"},
+    "annealed": {"method.switch_by": "sharpness"},
+    "sensitivity": PILOT,
+    "all": {"method.mapping": "learned", "budget.leader": "data", "method.switch_by": "sharpness", **PILOT},
+}
+
+
+def recipe(name: str = "", /, **overrides: object) -> Recipe:
+    return load_recipe("digits", {**SMALL, **VARIANTS.get(name, {}), **overrides})
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    fit(recipe=recipe(request.param), out=folder)
+    return request.param, folder
+
+
+def test_the_result_is_an_ordinary_network_within_the_budget(finished: tuple[str, Path], tmp_path: Path) -> None:
+    name, folder = finished
+    network, plan = load(folder), Plan.load(folder / "plan.json")
+    assert count_gates(network, SIZE) == plan.gates == json.loads((folder / "result.json").read_text())["gates"] <= 192
+    assert hard_share(network) == 1
+    assert all(site.preference is None for site in shared_relus(network))
+    program = translate(network, SIZE)
+    check_plan(program, plan)
+    assert sum(operation.comparisons for operation in program.operations) == plan.gates
+    if name == "all":
+        export_onnx(network, tmp_path / "network.onnx", SIZE)
+    epochs = record(folder).epochs
+    assert {phase: epochs[phase] for phase in ("gelu", "switch", "finetune")} == {"gelu": 2, "switch": 2, "finetune": 1}
+
+
+def test_the_network_is_rebuilt_from_the_folder_alone(finished: tuple[str, Path]) -> None:
+    name, folder = finished
+    images = torch.randn(4, *SIZE)
+    again = fit(recipe=recipe(name), out=folder, resume=True)
+    assert torch.equal(load(folder)(images), again(images))
+
+
+class StoppedError(Exception):
+    pass
+
+
+class StopAfter(Reporter):
+    def __init__(self, phase: str, epoch: int) -> None:
+        self.last = phase, epoch
+
+    def epoch(self, line: EpochLine, seconds_left: float) -> None:
+        if (line.phase, line.epoch) == self.last:
+            raise StoppedError
+
+
+@pytest.mark.parametrize("finished", ["learned pi", "all"], indirect=True)
+def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
+    finished: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, whole = finished
+    out, replace = tmp_path / "run", os.replace
+    measured = [file for file in ("leaders.json", "weights.json") if list(whole.rglob(file))]
+
+    def failing(source: str, target: Path) -> None:
+        if Path(target).name in measured:
+            measured.remove(Path(target).name)
+            raise StoppedError
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    for _ in list(measured):
+        with pytest.raises(StoppedError):
+            fit(recipe=recipe(name), out=out, resume=True)
+    for stop in [("gelu", 1), ("gelu", 2), ("switch", 1)]:
+        with pytest.raises(StoppedError):
+            fit(recipe=recipe(name), out=out, resume=True, reporter=StopAfter(*stop))
+    fit(recipe=recipe(name), out=out, resume=True)
+    for file in ("model.safetensors", "best.safetensors", "plan.json"):
+        assert (out / file).read_bytes() == (whole / file).read_bytes()
+
+
+@pytest.mark.parametrize("finished", ["learned pi", "all"], indirect=True)
+def test_pi_is_learned_in_the_gelu_phase_and_stays_as_it_is(finished: tuple[str, Path]) -> None:
+    _, folder = finished
+    moved = [line["moved"] for line in lines(folder)]
+    assert moved[1] > 0
+    assert moved[1:] == [moved[1]] * 4
+    sites = list(shared_relus(load(folder)))
+    assert sum(site.moved for site in sites) == round(moved[-1] * sum(site.channels for site in sites))
+    for leader in (site for site in sites if site.position == 0):
+        assert leader.pi[: leader.prototypes].tolist() == list(range(leader.prototypes))
+
+
+@pytest.mark.parametrize("finished", ["annealed", "all"], indirect=True)
+def test_gates_are_soft_until_the_last_epoch_of_the_switch(finished: tuple[str, Path]) -> None:
+    _, folder = finished
+    seen = [(line["phase"], line["hard_share"], line.get("sharpness")) for line in lines(folder)]
+    assert seen == [
+        ("gelu", 0, 1),
+        ("gelu", 0, 1),
+        ("switch", 0, 2),
+        ("switch", 1, None),
+        ("finetune", 1, None),
+    ]
+
+
+@pytest.mark.parametrize("finished", ["sensitivity", "all"], indirect=True)
+def test_the_pilot_is_gone_on_with_under_the_plan_that_it_led_to(finished: tuple[str, Path]) -> None:
+    _, folder = finished
+    weights = json.loads((folder / "pilot" / "weights.json").read_text())
+    plan, pilot = (Plan.load(path / "plan.json") for path in (folder, folder / "pilot"))
+    assert {name for name, weight in weights.items() if weight} <= {group.leader.name for group in plan.groups}
+    assert [group.prototypes for group in plan.groups] != [group.prototypes for group in pilot.groups]
+    assert [group.leader for group in plan.groups] == [group.leader for group in pilot.groups]
+    assert record(folder).epochs["pilot"] == 1
+    seconds = sum(line["seconds"] for line in lines(folder) + lines(folder / "pilot"))
+    assert record(folder).seconds == pytest.approx(seconds, abs=0.06)
+
+
+def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        fit(recipe=recipe("leader"), out=out, reporter=StopAfter("plain", 1))
+    names = [f"layer{stage}.0.act{number}" for stage in (1, 2, 3, 4) for number in (1, 2)]
+    (out / "leaders.json").write_text(json.dumps({name: float(name.endswith("act2")) for name in names}))
+    fit(recipe=recipe("leader"), out=out, resume=True)
+    plan = Plan.load(out / "plan.json")
+    assert [group.lead for group in plan.groups] == [1, 1, 1, 1]
+    assert count_gates(load(out), SIZE) == plan.gates <= 192
+    assert isinstance(load(out).get_submodule("layer1.0.act1"), torch.nn.Identity)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"method.switch_by": "sharpness", "gelu": None, "switch": None}, "needs [gelu] and [switch]"),
+        ({"method.mapping": "learned", "gelu": None, "switch": None}, 'method.mapping = "learned" needs [gelu]'),
+        (
+            {
+                "method.mapping": "learned",
+                "method.name": "trimmed",
+                "method.affine": False,
+                "budget.layer_sharing": False,
+            },
+            "without them there are none",
+        ),
+        ({"budget.allocate": "sensitivity"}, "needs [pilot] and [gelu]"),
+        ({**PILOT, "gelu": None, "switch": None}, "needs [pilot] and [gelu]"),
+        ({"pilot": PHASE}, '[pilot] is for budget.allocate = "sensitivity" alone'),
+        (
+            {**PILOT, "method.name": "trimmed", "method.affine": False, "budget.layer_sharing": False},
+            "it is for the method deepshare",
+        ),
+        ({"budget.leader": "data", "budget.layer_sharing": False}, "and here none do"),
+        ({"budget.leader": "data", "budget.max_group": 1}, "and here none do"),
+        ({"budget.leader": "data", "budget.first_site_only": True}, "take budget.first_site_only away"),
+        ({"budget.leader": "data", "plain.model": {"name": "resnet18", "classes": 10}}, "take plain.model away"),
+        (
+            {"budget.leader": "data", "plain": None, "distillation": {"weight": 0.0}},
+            "it needs [plain] or model.weights",
+        ),
+        ({"method.switch_by": "patience"}, "method.switch_by"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe(**overrides)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["leader", "sensitivity"])
+def test_a_budget_that_cannot_be_met_is_refused_before_anything_is_trained(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match="below the minimum"):
+        fit(recipe=recipe(name, **{"budget.gates": 5}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_goes_through_all_phases(tmp_path: Path) -> None:
+    fit(recipe=recipe("all"), out=tmp_path / "run", dry_run=True)
+    assert not (tmp_path / "run").exists()
