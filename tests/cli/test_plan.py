@@ -53,6 +53,24 @@ def test_snl_needs_a_recipe_and_a_folder(cli: Cli) -> None:
     assert "--recipe" in said.err
 
 
+def test_snl_trains_the_network_of_the_recipe_within_the_budget(cli: Cli, tmp_path: Path) -> None:
+    recipe = tmp_path / "short.toml"
+    recipe.write_text(
+        'base = "digits"\nmodel.arguments.width = 4\ndata.subset = 64\nplain.epochs = 1\nsnl.max_epochs = 60\nsnl.lasso = 0.1\nsnl.lr = 0.1\n'
+    )
+    run = ["--allocate", "snl", "-r", recipe, "--run", tmp_path / "run", "--input-size", "1x8x8"]
+    said = cli("plan", "resnet18", "--budget", "20%", *run, "--json")
+    assert said.code == 0, said.err
+    plan = Plan.from_json(said.out)
+    # ResNet-10 of width 4 at 8x8, as the recipe has it: 2 ReLUs in each of 4 blocks, and each half as many as before.
+    assert plan.neurons == 2 * 4 * 64 + 2 * 8 * 16 + 2 * 16 * 4 + 2 * 32 * 1
+    counts = json.loads((tmp_path / "run" / "snl" / "counts.json").read_text())
+    assert sum(counts.values()) <= plan.budget
+    assert 'gates = "20%"' in (tmp_path / "run" / "recipe.toml").read_text()
+    again = cli("plan", "resnet18", "--budget", "20%", *run, "--resume", "--json")
+    assert again.out == said.out
+
+
 def test_weights_divide_the_budget(cli: Cli, tmp_path: Path) -> None:
     weights = {name: 8.0 if name.startswith("layer1") else 0.5 for name in STAGES}
     (tmp_path / "weights.json").write_text(json.dumps(weights))

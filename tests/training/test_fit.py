@@ -21,6 +21,7 @@ from deepshare.training.fit import fit
 from deepshare.training.hardware import Hardware
 from deepshare.training.networks import load
 from deepshare.training.progress import Reporter
+from deepshare.training.recipe import load_recipe
 from tests.training.conftest import Small
 
 Finished = tuple[Path, nn.Module]
@@ -148,6 +149,24 @@ def test_data_and_model_of_the_user(small: Small, tmp_path: Path) -> None:
     trained = fit(Tiny(), recipe=recipe, data=own_data(), out=tmp_path / "run")
     assert trained(torch.zeros(1, 2, 6, 6)).shape == (1, 10)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["test"]["last"] is None
+
+
+def test_data_by_its_name_is_written_down(small: Small, tmp_path: Path) -> None:
+    fit(recipe=small(data__name="cifar10"), data="digits", out=tmp_path)
+    assert load_recipe(tmp_path / "recipe.toml").data.name == "digits"
+
+
+def test_the_weight_of_cross_entropy_is_for_learning_from_a_teacher(small: Small, tmp_path: Path) -> None:
+    def losses(weight: float) -> dict[str, float]:
+        recipe = small(distillation__ce_weight=weight, teacher__lr=1e-9, gelu__lr=1e-9)
+        fit(recipe=recipe, out=tmp_path / f"{weight}")
+        folders = (tmp_path / f"{weight}" / "teacher", tmp_path / f"{weight}")
+        lines = [json.loads((folder / "metrics.jsonl").read_text().splitlines()[0]) for folder in folders]
+        return {line["phase"]: line["loss"] for line in lines}
+
+    whole, half = losses(1.0), losses(0.5)
+    assert half["teacher"] == whole["teacher"]
+    assert half["gelu"] < whole["gelu"]
 
 
 def test_dropout_depends_on_the_seed_alone(small: Small, tmp_path: Path) -> None:

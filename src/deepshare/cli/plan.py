@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from deepshare.sharing.plan import Plan
+    from deepshare.training.recipe import Recipe
 
 SNL = Group("Allocation by SNL", help="With --allocate snl the network is trained first; see deepshare train.")
 
@@ -67,12 +68,18 @@ def plan(
 
         find_engine(cost)
 
-    network = build(model, relu6_to_relu=relu6_to_relu)
     if allocate == "snl":
         if recipe is None or run is None:
             raise RecipeError("--allocate snl trains the network: give --recipe and --run, a folder for it")
-        shares: Mapping[str, float] | None = counts_by_snl(network, recipe, run, data_dir, resume)
+        if relu6_to_relu:
+            raise RecipeError(
+                "--allocate snl trains a network by its name, without --relu6-to-relu: use deepshare.allocate"
+            )
+        chosen = recipe_of(model, recipe, budget)
+        network = build(model, relu6_to_relu=False, classes=chosen.model.classes, **chosen.model.arguments)
+        shares: Mapping[str, float] | None = counts_by_snl(chosen, run, data_dir, resume)
     else:
+        network = build(model, relu6_to_relu=relu6_to_relu)
         from deepshare.sharing.sites import find_sites
         from deepshare.training.allocate import weights
 
@@ -111,15 +118,22 @@ def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) ->
     return f"{made}\n\nOne image with {engine}, predicted:\n\n{comparison(costs)}\n"
 
 
-def counts_by_snl(
-    network: "nn.Module", recipe: str, run: Path, data_dir: Path | None, resume: bool
-) -> Mapping[str, float]:
-    """Train the network and let SNL find how many gates each site wants."""
+def recipe_of(model: str, recipe: str, budget: str) -> "Recipe":
+    """A recipe for this network and budget; its arguments are for its own network."""
+    from deepshare.training.recipe import changed, load_recipe
+
+    chosen = load_recipe(recipe, {"budget.gates": budget})
+    other = {"model.name": model, "model.arguments": {}}
+    return chosen if chosen.model.name == model else changed(chosen, other)
+
+
+def counts_by_snl(recipe: "Recipe", run: Path, data_dir: Path | None, resume: bool) -> Mapping[str, float]:
+    """Train the network of a recipe and let SNL find how many gates each site wants."""
     from deepshare.cli.progress import make_reporter
     from deepshare.training.fit import allocate
 
     reporter = make_reporter()
     try:
-        return allocate(network, recipe=recipe, out=run, data_dir=data_dir, resume=resume, reporter=reporter)
+        return allocate(recipe=recipe, out=run, data_dir=data_dir, resume=resume, reporter=reporter)
     finally:
         reporter.end()

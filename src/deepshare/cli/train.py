@@ -13,7 +13,7 @@ from deepshare.errors import RecipeError
 
 def train(
     *keys: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    recipe: Annotated[str, Parameter(name=["--recipe", "-r"])],
+    recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"])] = None,
     out: Path | None = None,
     resume: Flag = False,
     dry_run: Flag = False,
@@ -39,7 +39,7 @@ def train(
 
     Args:
         keys: Any key of the recipe, as --KEY VALUE.
-        recipe: The name of a recipe (deepshare recipes lists them) or a TOML file.
+        recipe: The name of a recipe (deepshare recipes lists them) or a TOML file; own if --model and --data are given.
         out: The run folder; not needed for a dry run.
         resume: Go on with the run in the folder.
         dry_run: Train one batch of every phase and keep nothing.
@@ -60,7 +60,11 @@ def train(
     """
     if out is None and not dry_run:
         raise RecipeError("give --out, the folder for the run, or --dry-run")
-    changes = named({"model.name": model, "model.weights": weights, "teacher.weights": teacher, "plain.weights": plain})
+    if recipe is None and (model is None or data is None):
+        raise RecipeError("give --recipe (deepshare recipes lists them), or your own --model and --data")
+    recipe = recipe or "own"
+    started = {"model.weights": weights, "teacher.weights": teacher, "plain.weights": plain}
+    changes = named({"model.name": model, **{key: path and Path(path).absolute() for key, path in started.items()}})
     if model is not None:
         changes["model.arguments"] = {}
     changes |= read_keys(keys)
@@ -138,7 +142,7 @@ def with_data(
     from deepshare.data import load
     from deepshare.training.recipe import load_recipe
 
-    name = f"folder:{data}" if Path(data).is_dir() else data
+    name = f"folder:{Path(data).absolute()}" if Path(data).is_dir() else data
     changed = {**changes, "data.name": name}
     if "model.classes" in changed:
         return changed

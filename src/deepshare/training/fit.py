@@ -105,6 +105,8 @@ def _fitting(
 ) -> "Iterator[Fitting]":
     hardware = hardware or Hardware()
     fabric = hardware.launch()
+    if isinstance(data, str):  # the run folder says on which images it was trained
+        recipe, data = changed(recipe, {"data.name": data}), None
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         if hardware.deterministic:

@@ -118,11 +118,12 @@ def _step(setting: Setting, work: Work, images: Tensor, labels: Tensor, lr: floa
 
 def _loss(setting: Setting, work: Work, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
     weights = setting.recipe.distillation
-    loss = weights.ce_weight * cross_entropy(logits, labels, setting.feed.ignore)
+    loss = cross_entropy(logits, labels, setting.feed.ignore)
     if work.teacher is not None:
         with torch.no_grad(), setting.fabric.autocast():
             target = work.teacher(images)
-        loss = loss + (work.phase.distill or 0.0) * distillation(logits, target.to(logits.dtype), weights.temperature)
+        learned = distillation(logits, target.to(logits.dtype), weights.temperature)
+        loss = weights.ce_weight * loss + (work.phase.distill or 0.0) * learned
     penalty = work.method.penalty(work.model)
     return loss if penalty is None else loss + penalty
 
