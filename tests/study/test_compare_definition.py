@@ -13,6 +13,7 @@ from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.recipes import checksum, load_study, names, recipe_of, taught
 from deepshare.training.comparators import make_method
 from deepshare.training.networks import plain_network
+from deepshare.training.recipe import differences
 from tests.study.compare_results import finished, refused
 
 DIGITS = Path(str(__import__("deepshare").__path__[0])) / "study" / "compare" / "studies" / "digits.toml"
@@ -61,6 +62,22 @@ def test_every_ablation_of_the_paper_is_there(small: Study) -> None:
     assert published is not None
     known = {row.method for row in published.rows} | {"DeepReDuce"}  # which is in another table
     assert {entry.paper for entry in small.methods.values() if entry.paper} <= known
+
+
+def test_what_goes_beyond_the_paper_changes_one_thing_each_at_both_ends(small: Study) -> None:
+    part = next(part for part in small.passes if part.about == "DeepShare beyond the paper")
+    assert part.budgets == small.passes[0].budgets
+    changed = {}
+    for job in small.jobs_of(part):
+        base = recipe_of(small, Job("deepshare", job.data, job.budget))
+        keys = differences(base, recipe_of(small, job))
+        changed[job.method] = {key for key in keys if not key.startswith(("pilot", "gelu"))}
+    assert changed == {
+        "learned-pi": {"method.mapping"},
+        "data-leader": {"budget.leader"},
+        "annealed": {"method.switch_by"},
+        "sensitivity": {"budget.allocate"},
+    }
 
 
 @pytest.mark.parametrize(
