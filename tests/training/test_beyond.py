@@ -15,6 +15,8 @@ from deepshare.sharing.convert import count_gates
 from deepshare.sharing.gates import hard_share, shared_relus
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import Plan
+from deepshare.study.report.network import picture
+from deepshare.study.report.run import read
 from deepshare.training.fit import fit
 from deepshare.training.listing import record
 from deepshare.training.networks import load
@@ -131,6 +133,11 @@ def test_pi_is_learned_in_the_gelu_phase_and_stays_as_it_is(finished: tuple[str,
     assert sum(site.moved for site in sites) == round(moved[-1] * sum(site.channels for site in sites))
     for leader in (site for site in sites if site.position == 0):
         assert leader.pi[: leader.prototypes].tolist() == list(range(leader.prototypes))
+    shown = read(folder, "no images")
+    assert list(shown.pi.values()) == [site.pi.tolist() for site in sites]
+    drawn = [node.text or "" for node in picture(Plan.load(folder / "plan.json"), shown.pi).iter("title")]
+    name, pi = next(iter(shown.pi.items()))  # of a leader, whose prototype is none of its replicates
+    assert f"{name}: gate {pi[-1]} serves {pi.count(pi[-1]) - 1} replicates" in drawn
 
 
 @pytest.mark.parametrize("finished", ["annealed", "all"], indirect=True)
