@@ -39,7 +39,7 @@ install: $(READY)
 # The constraints pin torch, so that nothing that is installed later can bring another one.
 $(READY): pyproject.toml constraints.txt $(wildcard dev/torchvision_cpu.*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,$(ENGINES)dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,cluster,$(ENGINES)dev]'
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt crypten
 	$(BIN)/python -m pip install --quiet -c constraints.txt omegaconf antlr4-python3-runtime pyyaml onnx
 	cp dev/torchvision_cpu.* "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"

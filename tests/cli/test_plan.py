@@ -55,9 +55,9 @@ def test_snl_needs_a_recipe_and_a_folder(cli: Cli) -> None:
 
 def test_snl_trains_the_network_of_the_recipe_within_the_budget(cli: Cli, tmp_path: Path) -> None:
     recipe = tmp_path / "short.toml"
-    recipe.write_text(
-        'base = "digits"\nmodel.arguments.width = 4\ndata.subset = 64\nplain.epochs = 1\nsnl.max_epochs = 60\nsnl.lasso = 0.1\nsnl.lr = 0.1\n'
-    )
+    short = ["model.arguments.width = 4", "data.subset = 64", "plain.epochs = 1"]
+    short += ["snl.max_epochs = 60", "snl.lasso = 0.1", "snl.lr = 0.1"]
+    recipe.write_text("\n".join(['base = "digits"', *short]))
     run = ["--allocate", "snl", "-r", recipe, "--run", tmp_path / "run", "--input-size", "1x8x8"]
     said = cli("plan", "resnet18", "--budget", "20%", *run, "--json")
     assert said.code == 0, said.err

@@ -169,6 +169,18 @@ def test_the_weight_of_cross_entropy_is_for_learning_from_a_teacher(small: Small
     assert half["gelu"] < whole["gelu"]
 
 
+def test_a_plain_network_that_is_given_leaves_nothing_to_train() -> None:
+    with pytest.raises(RecipeError, match=r'method "relu" trains the plain network: give model\.weights'):
+        load_recipe("digits-plain", {"plain.weights": "runs/x"})
+
+
+def test_a_kill_after_the_last_write_leaves_nothing_behind(small: Small, tmp_path: Path) -> None:
+    fit(recipe=small(), out=tmp_path)
+    (tmp_path / "state.pt").write_bytes(b"left over")
+    fit(recipe=small(), out=tmp_path, resume=True)
+    assert not (tmp_path / "state.pt").exists()
+
+
 def test_dropout_depends_on_the_seed_alone(small: Small, tmp_path: Path) -> None:
     recipe = small(data__validation=32, budget__gates=32)
     torch.manual_seed(5)

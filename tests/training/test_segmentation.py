@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from deepshare.data import load
@@ -57,8 +58,11 @@ def test_other_sizes_are_refused(size: str) -> None:
 def test_training_crops_and_whole_images_have_height_and_width(camvid_dir: Path) -> None:  # noqa: F811
     changes = {"data.image_size": [8, 12], "data.augmentation.crop": [6, 10]}
     feed = make_feed(None, load_recipe("camvid-small-plain", changes), camvid_dir)
-    assert feed.input_size == (3, 6, 10)
+    # Gates are counted where they will be computed, on whole images.
+    assert feed.input_size == (3, 8, 12)
     assert feed.sample(2).shape == (2, 3, 8, 12)
+    images, masks = next(iter(feed.train(2, 0, 0, Fabric(accelerator="cpu", devices=1))))
+    assert images.shape == (2, 3, 6, 10) and masks.shape == (2, 6, 10)
 
 
 class Road(nn.Module):

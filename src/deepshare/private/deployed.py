@@ -67,12 +67,14 @@ def about_images(folder: Path) -> About:
 
 
 def training_images(folder: Path, count: int, data_dir: Path | None) -> Tensor:
-    """The first training images of a run's data set, prepared: the server's own, to calibrate on.
+    """Training images of a run's data set, prepared: the server's own, to calibrate on.
 
     Raises:
         DataError: The data set is not there.
     """
-    return make_feed(None, load_recipe(RunFolder(folder).recipe), data_dir).sample(count)
+    feed = make_feed(None, load_recipe(RunFolder(folder).recipe), data_dir)
+    feed.check()
+    return feed.sample(count)
 
 
 def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list[str], Tensor]:

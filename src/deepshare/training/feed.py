@@ -45,9 +45,20 @@ class Feed:
 
     @cached_property
     def input_size(self) -> tuple[int, ...]:
-        """Size of one prepared training image."""
-        images, _ = next(iter(batches(self.train_set, 1, augment=self.augment)))
+        """Size of one prepared image; training may crop it."""
+        source = self.test_set if self.test_set is not None and not len(self.train_set) else self.train_set
+        images, _ = next(iter(batches(source, 1, augment=self.prepare)))
         return tuple(images.shape[1:])
+
+    def check(self) -> None:
+        """See that there is something to train on; a copy with test images alone is for evaluation.
+
+        Raises:
+            DataError: Says which images are missing.
+        """
+        for part, key in ((self.train_set, "training"), (self.validation_set, "validation")):
+            if not len(part):
+                raise DataError(f"{part.name}: there are no {key} images: give some, or change data.validation")
 
     @property
     def ignore(self) -> int | None:
@@ -76,8 +87,8 @@ class Feed:
         )
 
     def sample(self, count: int) -> Tensor:
-        """The first so many training images, prepared but not augmented; all if there are fewer."""
-        images, _ = next(iter(batches(self.train_set, count, augment=self.prepare)))
+        """So many random training images, always the same, prepared but not augmented; all if there are fewer."""
+        images, _ = next(iter(batches(self.train_set, count, augment=self.prepare, shuffle=True)))
         return images
 
     def draw(self, count: int, batch: int) -> list[tuple[Tensor, Tensor]]:
@@ -108,7 +119,7 @@ def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *,
         download: Whether to fetch a data set that is not there.
 
     Raises:
-        DataError: The data is missing, damaged or not enough.
+        DataError: The data is missing or damaged.
     """
     wanted = recipe.data
     seed = recipe.seed if wanted.seed is None else wanted.seed
@@ -129,9 +140,6 @@ def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *,
     parts = [_source(part, recipe.model.classes) for part in given]
     if len(parts) not in (2, 3):
         raise DataError(f"{len(parts)} data sets were given: give training and validation, and test if there is one")
-    for part, key in zip(parts, ("training", "validation"), strict=False):
-        if not len(part):
-            raise DataError(f"{part.name}: there are no {key} images: give some, or change data.validation")
     train, prepare = transforms(parts[0], wanted)
     return Feed(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare)
 

@@ -116,6 +116,7 @@ def _fitting(
             out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
         _check_batches(recipe, fabric.world_size)
         feed = make_feed(data, recipe, data_dir, download=download)
+        feed.check()
         if fabric.world_size > 1 and isinstance(feed.train_set, UserLoader):
             raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
         told = reporter if reporter and fabric.is_global_zero else Reporter()

@@ -254,6 +254,8 @@ class Fitting:
     ) -> nn.Module:
         """Train a network, unless that was finished before the run was interrupted."""
         if run.model.exists():
+            if self.setting.fabric.is_global_zero:
+                run.clean()
             method.form(network, names[-1])
             return _filled(network, run.model, kind, planned)
         self._begin(run, planned)

@@ -136,7 +136,7 @@ def convert(model: nn.Module, kind: Kind, input_size: Sequence[int], plan: Plan 
 
 
 def _build(recipe: Recipe, kind: Kind) -> nn.Module:
-    roles: dict[Kind, str] = {"gelu": "teacher", "plain": "plain", "masked": "plain"}
+    roles: dict[Kind, str] = {"gelu": "teacher", "plain": "plain"}
     wanted = recipe.model_of(roles.get(kind, "result"))
     return zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
 

@@ -127,6 +127,8 @@ class Recipe(Section):
         if name == "relu":
             if self.budget or shared:
                 return f'method "relu" is the plain network: no [budget], no {sections}'
+            if self.plain and self.plain.weights:
+                return 'method "relu" trains the plain network: give model.weights to start from, not plain.weights'
             return None if self.plain else 'method "relu" needs [plain]'
         if self.budget is None:
             return f'method "{name}" needs [budget]'
