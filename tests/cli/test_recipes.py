@@ -19,3 +19,11 @@ def test_the_list_as_json(cli: "Cli") -> None:
     rows = {row["recipe"]: row for row in json.loads(cli("recipes", "--json").out)}
     assert rows["digits"]["paper"] == ""
     assert rows["cifar100-resnet18-6k"]["runs"] == []
+
+
+def test_one_recipe_shows_every_key(cli: "Cli") -> None:
+    shown = cli("recipes", "digits").out
+    assert "[gelu]\n" in shown and "epochs = 8\n" in shown and "channels = 1\n" in shown
+    assert json.loads(cli("recipes", "digits", "--json").out)["gelu"]["epochs"] == 8
+    unknown = cli("recipes", "digit")
+    assert unknown.code == 2 and "digits" in unknown.err

@@ -47,7 +47,7 @@ def test_train_resume_and_eval(cli: Cli, tmp_path: Path) -> None:
 
     again = cli("train", "-r", "digits", "--out", out, *FLAGS)
     assert again.code == 2
-    assert again.err.startswith(f"deepshare: {out} is not empty")
+    assert again.err == f"deepshare: {out} holds a finished run: give another folder\n"
     resumed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume")
     assert resumed.out == f"{out}: {result['gates']:,} gates, test accuracy {evaluated['accuracy']:.2%}\n"
     changed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume", "--gelu.lr", "0.5")
@@ -124,6 +124,12 @@ def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:
     [
         (["-r", "digits"], ["--out"]),
         (["--dry-run"], ["--recipe", "--model and --data"]),
+        (
+            ["-r", "digits", "--out", "/nonexistent/run", "--resume"],
+            ["no run in /nonexistent/run", "leave out --resume"],
+        ),
+        (["-r", "digits", "--dry-run", "--model", "resnet18"], ["images of 1x8x8", "--model.arguments.channels 1"]),
+        (["-r", "digits", "--dry-run", "--data", "/nonexistent/pictures"], ["no folder /nonexistent/pictures"]),
         (["-r", "digit", "--dry-run"], ["digit", "digits"]),
         (["-r", "digits", "--dry-run", "--gelu.epoch", "3"], ["gelu.epoch", "gelu.epochs"]),
         (["-r", "digits", "--dry-run", "--gelu.epochs", "many"], ["gelu.epochs", "many"]),

@@ -112,6 +112,7 @@ NEURONS = {
     "cifar100-small": 122_880,
     "camvid-small": 6_695_040,
     "digits": 3_840,
+    "own": 491_520,
 }
 
 

@@ -109,7 +109,7 @@ def test_a_model_of_the_user(small: Small, tmp_path: Path) -> None:
     before = {key: value.clone() for key, value in model.state_dict().items()}
     trained = fit(model, recipe=small(), out=tmp_path / "run")
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    with pytest.raises(CheckpointError, match="model of your own: give it as model="):
+    with pytest.raises(CheckpointError, match="model of your own: give it in Python"):
         load(tmp_path / "run")
     assert same(trained, load(tmp_path / "run", model=model))
 
@@ -258,7 +258,7 @@ def test_a_model_that_gives_no_logits(small: Small, tmp_path: Path) -> None:
 
 
 def test_a_folder_in_use_is_refused(finished: Finished, small: Small, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is not empty: resume its run with --resume"):
+    with pytest.raises(CheckpointError, match="holds a finished run: give another folder"):
         fit(recipe=small(), out=finished[0])
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="is no run folder"):

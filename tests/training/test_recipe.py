@@ -73,6 +73,8 @@ def test_flags_are_read_as_their_type(key: str, value: object, expected: object)
     ("overrides", "message"),
     [
         ({"gelu.epoch": 2}, 'gelu.epoch: there is no such key, did you mean "gelu.epochs"?'),
+        ({"epochs": 2}, "epochs: there is no such key, did you mean plain.epochs or teacher.epochs or "),
+        ({"model.width": 8}, "the network's own arguments are model.arguments.width"),
         ({"gellu.epochs": 2}, 'gellu: there is no such key, did you mean "gelu"?'),
         ({"seed.x": 1}, "seed.x: seed is a value, not a section"),
         ({"gelu.epochs": "two"}, 'digits.toml: gelu.epochs: got "two", expected integer'),

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from deepshare.cli.options import Json
 
@@ -10,8 +12,19 @@ if TYPE_CHECKING:
     from deepshare.training.listing import Finished
 
 
-def recipes(*, as_json: Json = False) -> None:
+def recipes(
+    name: Annotated[str | None, Parameter(help="Show all keys of this one; each is a flag of train.")] = None,
+    /,
+    *,
+    as_json: Json = False,
+) -> None:
     """List the recipes, and say which were run to the end: where, and with what result."""
+    if name is not None:
+        from deepshare.training.recipe import load_recipe, to_toml
+
+        recipe = load_recipe(name)
+        print(json.dumps(recipe.model_dump(mode="json"), indent=1) if as_json else to_toml(recipe), end="")
+        return
     from deepshare.training.listing import as_table, list_recipes
 
     rows = list_recipes()

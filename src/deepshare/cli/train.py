@@ -1,6 +1,7 @@
 """`deepshare train`: a recipe from nothing to the trained network."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from deepshare.cli.options import Flag, Json
-from deepshare.errors import RecipeError
+from deepshare.errors import CheckpointError, DataError, RecipeError
 
 
 def train(
@@ -60,6 +61,8 @@ def train(
     """
     if out is None and not dry_run:
         raise RecipeError("give --out, the folder for the run, or --dry-run")
+    if resume and out is not None and not out.exists():
+        raise CheckpointError(f"there is no run in {out} to go on with: leave out --resume to begin one")
     if recipe is None and (model is None or data is None):
         raise RecipeError("give --recipe (deepshare recipes lists them), or your own --model and --data")
     recipe = recipe or "own"
@@ -97,6 +100,9 @@ def train(
             hardware=hardware,
             reporter=reporter,
         )
+    except KeyboardInterrupt:
+        reporter.note("stopped" if dry_run else "stopped: the same command with --resume goes on after the last epoch")
+        raise
     finally:
         reporter.end()
     if getattr(rank_zero_only, "rank", 0):  # one of several processes speaks for all
@@ -142,6 +148,8 @@ def with_data(
     from deepshare.data import load
     from deepshare.training.recipe import load_recipe
 
+    if os.sep in data and not data.startswith("folder:") and not Path(data).is_dir():
+        raise DataError(f"there is no folder {data}: give one with a folder of pictures for each class, or a data set")
     name = f"folder:{Path(data).absolute()}" if Path(data).is_dir() else data
     changed = {**changes, "data.name": name}
     if "model.classes" in changed:

@@ -66,7 +66,7 @@ def obtain(archive: Archive, data_dir: Path, needed: Sequence[str], download: bo
     if folder is None and not download:
         raise DataError(
             f"no {archive.folder} in {data_dir}: put that folder there (it is in {archive.url}), "
-            "point --data-dir at it, or allow the download"
+            "point --data-dir at it, or allow the download (--download)"
         )
     return folder or _fetch_folder(archive, data_dir)
 

@@ -58,7 +58,9 @@ def read_counts(path: Path) -> dict[str, float]:
     try:
         counts = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BudgetError(f"cannot read {path}: {error.strerror}: give a JSON file of {{site: count}}") from None
+        raise BudgetError(
+            f"cannot read {path}: {error.strerror}: allocate by uniform, senet, snl, or a JSON file of {{site: count}}"
+        ) from None
     except ValueError as error:
         raise BudgetError(f"{path} is not JSON ({error}): give {{site: count}}") from None
     if not isinstance(counts, dict) or not all(type(count) in (int, float) for count in counts.values()):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from deepshare.data import ImageSet, check_classes
 from deepshare.data.about import About
 from deepshare.data.seeds import seed_of
-from deepshare.errors import CheckpointError, PlanMismatchError, RecipeError, UnsupportedModelError
+from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError, UnsupportedModelError
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.convert import count_gates
@@ -81,7 +81,13 @@ class Fitting:
         """The network, once it is known that it fits the data, and what was given fits it and the folder."""
         base = self._base("shared")
         source = self.setting.feed.train_set
-        check_classes(source.name, len(source.classes), _outputs(base, self.input_size))
+        outputs = _outputs(base, self.input_size)
+        if not isinstance(source, ImageSet) and outputs != self.recipe.model.classes:
+            raise RecipeError(
+                f"the recipe has model.classes = {self.recipe.model.classes} but the model has {outputs} outputs: "
+                "change model.classes"
+            )
+        check_classes(source.name, len(source.classes), outputs)
         run.check(self.recipe, resume=resume)
         given: tuple[Role, ...] = ("teacher", "plain")
         for name in given:
@@ -318,8 +324,16 @@ def _check_plan(run: RunFolder, planned: Plan | None) -> None:
 
 
 def _outputs(model: nn.Module, input_size: tuple[int, ...]) -> int:
-    with torch.no_grad():
-        output = copy.deepcopy(model).to("meta").eval()(torch.zeros(1, *input_size, device="meta"))
+    twin = copy.deepcopy(model).to("meta").eval()
+    try:
+        with torch.no_grad():
+            output = twin(torch.zeros(1, *input_size, device="meta"))
+    except RuntimeError as error:
+        size, said = "x".join(map(str, input_size)), str(error).splitlines()[0]
+        raise DataError(
+            f"{type(model).__name__} does not take images of {size} ({said}): change data.image_size, or the network's "
+            "own arguments, such as --model.arguments.channels 1"
+        ) from error
     if not isinstance(output, torch.Tensor):
         kind = type(output).__name__
         raise UnsupportedModelError(f"{type(model).__name__} returns a {kind}: wrap it so that it returns logits")

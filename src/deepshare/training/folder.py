@@ -19,6 +19,9 @@ from deepshare.training.recipe import Recipe, differences, load_recipe, to_toml
 from deepshare.training.state import State
 from deepshare.training.weights import write_file
 
+# Keys that an error names when more have changed.
+MOST_NAMED = 4
+
 PACKAGES = ("deepshare", "torch", "lightning-fabric", "safetensors", "numpy", "kornia")
 
 
@@ -89,12 +92,15 @@ class RunFolder:
         if not self.path.is_dir():
             raise CheckpointError(f"{self.path} is a file: give a folder")
         if not resume:
-            raise CheckpointError(f"{self.path} is not empty: resume its run with --resume, or give another folder")
+            held = "holds a finished run:" if self.result.is_file() else "is not empty: go on with it by --resume, or"
+            raise CheckpointError(f"{self.path} {held} give another folder")
         if not self.recipe.is_file():
             raise CheckpointError(f"{self.path} is no run folder (it has no recipe.toml): give another folder")
         changed = differences(load_recipe(self.recipe), recipe)
         if changed:
-            said = "; ".join(f"{key} was {old} and is {new}" for key, (old, new) in changed.items())
+            few = list(changed.items())[:MOST_NAMED]
+            said = "; ".join(f"{key} was {old} and is {new}" for key, (old, new) in few)
+            said += f"; and {len(changed) - len(few)} more" if len(changed) > len(few) else ""
             raise CheckpointError(
                 f"{self.path} was begun with another recipe ({said}): resume with the old values or give another folder"
             )

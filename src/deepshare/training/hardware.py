@@ -1,11 +1,12 @@
 """Where and how a network is trained, apart from what decides the result."""
 
+import atexit
 import os
 from dataclasses import dataclass
 from typing import Literal
 
+import torch.distributed as dist
 from lightning_fabric import Fabric
-from torch.distributed import is_torchelastic_launched
 
 Precision = Literal["32-true", "bf16-mixed"]
 
@@ -36,7 +37,7 @@ class Hardware:
     def launch(self) -> Fabric:
         """Start the processes, unless torchrun did; in each of them this returns."""
         devices, nodes = self.devices, self.num_nodes
-        if is_torchelastic_launched():
+        if dist.is_torchelastic_launched():
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
             nodes = int(os.environ["WORLD_SIZE"]) // devices
         fabric = Fabric(
@@ -47,4 +48,13 @@ class Hardware:
             strategy="ddp" if devices * nodes > 1 else "auto",
         )
         fabric.launch()
+        if dist.is_initialized():
+            # A process that ends with threads of its group still running may abort.
+            atexit.unregister(_leave)
+            atexit.register(_leave)
         return fabric
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -112,11 +112,15 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     check_finished(run)
     path = run.best if best else run.model
     tensors, label = read_weights(path)
+    if label.network == "shared" and not run.plan.is_file():
+        raise CheckpointError(f"{run.path} has lost its {run.plan.name}: restore it from a copy of the run")
     plan = Plan.load(run.plan) if label.network == "shared" else None
     if label.plan != plan_checksum(plan):
         raise CheckpointError(f"{path} was trained with another plan than {run.plan}: restore the plan of the run")
     if model is None and label.own:
-        raise CheckpointError(f"{run.path} was trained from a model of your own: give it as model=")
+        raise CheckpointError(
+            f"{run.path} was trained from a model of your own: give it in Python, deepshare.load(RUN, model=...)"
+        )
     recipe = load_recipe(run.recipe)
     base = _build(recipe, label.network) if model is None else unshared(model)
     network = convert(base, label.network, label.input_size, plan)

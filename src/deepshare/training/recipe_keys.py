@@ -109,7 +109,18 @@ def _walk(location: Sequence[str]) -> tuple[str, type[BaseModel]]:
 
 def _unknown(location: Sequence[str], model: type[BaseModel]) -> str:
     prefix = "".join(f"{part}." for part in location[:-1])
-    return f"{prefix}{location[-1]}: there is no such key{nearest(location[-1], list(model.model_fields), prefix)}"
+    key = f"{prefix}{location[-1]}"
+    if prefix == "model.":
+        return f"{key}: there is no such key; the network's own arguments are model.arguments.{location[-1]}"
+    inner = [name for name, field in Recipe.model_fields.items() if _has(field.annotation, location[-1])]
+    if not prefix and inner:
+        return f"{key}: there is no such key, did you mean {' or '.join(f'{name}.{key}' for name in inner)}?"
+    return f"{key}: there is no such key{nearest(location[-1], list(model.model_fields), prefix)}"
+
+
+def _has(annotation: Any, key: str) -> bool:
+    section = _section(annotation)
+    return section is not None and key in section.model_fields
 
 
 def _wanted(error: ErrorDetails) -> str:
