@@ -9,6 +9,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from deepshare.training.fit import fit
+from deepshare.training.progress import EpochLine, Reporter
 from deepshare.training.recipe import Recipe, load_recipe
 
 SMALL = {
@@ -29,6 +30,21 @@ Small = Callable[..., Recipe]
 def small_recipe(**changes: object) -> Recipe:
     """The digits recipe on a few images; a change such as gelu__epochs=1 is that of gelu.epochs."""
     return load_recipe("digits", {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}})
+
+
+class StoppedError(Exception):
+    """Raised by `StopAfter`."""
+
+
+class StopAfter(Reporter):
+    """Interrupts a run after an epoch of a phase."""
+
+    def __init__(self, phase: str, epoch: int) -> None:
+        self.last = phase, epoch
+
+    def epoch(self, line: EpochLine, seconds_left: float) -> None:
+        if (line.phase, line.epoch) == self.last:
+            raise StoppedError
 
 
 @pytest.fixture(scope="session")

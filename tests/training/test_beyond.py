@@ -20,8 +20,8 @@ from deepshare.study.report.run import read
 from deepshare.training.fit import fit
 from deepshare.training.listing import record
 from deepshare.training.networks import load
-from deepshare.training.progress import EpochLine, Reporter
 from deepshare.training.recipe import Recipe, load_recipe
+from tests.training.conftest import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
 PHASE = {"epochs": 2, "batch": 32, "lr": 0.05, "schedule": "none", "weight_decay": 0.0}
@@ -82,19 +82,6 @@ def test_the_network_is_rebuilt_from_the_folder_alone(finished: tuple[str, Path]
     images = torch.randn(4, *SIZE)
     again = fit(recipe=recipe(name), out=folder, resume=True)
     assert torch.equal(load(folder)(images), again(images))
-
-
-class StoppedError(Exception):
-    pass
-
-
-class StopAfter(Reporter):
-    def __init__(self, phase: str, epoch: int) -> None:
-        self.last = phase, epoch
-
-    def epoch(self, line: EpochLine, seconds_left: float) -> None:
-        if (line.phase, line.epoch) == self.last:
-            raise StoppedError
 
 
 @pytest.mark.parametrize("finished", ["learned pi", "all"], indirect=True)

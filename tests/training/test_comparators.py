@@ -10,9 +10,9 @@ from deepshare.errors import BudgetError, RecipeError, UnsupportedModelError
 from deepshare.sharing.convert import count_gates
 from deepshare.training.fit import fit
 from deepshare.training.networks import load
-from deepshare.training.progress import EpochLine, Reporter
 from deepshare.training.recipe import Recipe, load_recipe
 from deepshare.training.schema import SEARCHING
+from tests.training.conftest import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
 BUDGET = 192
@@ -81,19 +81,6 @@ def test_what_a_method_cannot_do_is_refused_before_anything_is_trained(
     with pytest.raises(error, match=message):
         fit(recipe=recipe(name, **overrides), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-class StoppedError(Exception):
-    pass
-
-
-class StopAfter(Reporter):
-    def __init__(self, phase: str, epoch: int) -> None:
-        self.last = phase, epoch
-
-    def epoch(self, line: EpochLine, seconds_left: float) -> None:
-        if (line.phase, line.epoch) == self.last:
-            raise StoppedError
 
 
 @pytest.fixture(scope="module", params=OWN)
