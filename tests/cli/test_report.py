@@ -47,16 +47,19 @@ def test_the_same_runs_make_the_same_page(cli: Cli, run: Path, tmp_path: Path) -
         (["{tmp}/nowhere", "-o", "{tmp}/page.html"], "no folder {tmp}/nowhere"),
         (["{run}", "{tmp}", "-o", "{tmp}/page.html"], "{tmp} is no run folder"),
         (["{unfinished}", "-o", "{tmp}/page.html"], "is not finished"),
+        (["{bare}", "-o", "{tmp}/page.html"], "its weights are not there"),
         (["{run}", "-o", "{tmp}/missing/page.html"], "cannot write {tmp}/missing/page.html"),
         (["{run}", "-o", "{tmp}"], "it is a folder"),
         ([], "requires an argument"),
     ],
 )
 def test_bad_input_is_one_line(cli: Cli, run: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
-    unfinished = tmp_path / "unfinished"
-    shutil.copytree(run, unfinished)
-    (unfinished / "model.safetensors").unlink()
-    places = {"tmp": tmp_path, "run": run, "unfinished": unfinished}
+    bare, unfinished = tmp_path / "bare", tmp_path / "unfinished"
+    for folder in (bare, unfinished):
+        shutil.copytree(run, folder)
+        (folder / "model.safetensors").unlink()
+    (unfinished / "result.json").unlink()
+    places = {"tmp": tmp_path, "run": run, "unfinished": unfinished, "bare": bare}
     said = cli("report", *(argument.format(**places) for argument in arguments))
     assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
     assert words.format(**places) in said.err

@@ -191,7 +191,7 @@ def test_folders_are_checked_before_anything_is_read(tiny_run: Path, tmp_path: P
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     (run / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="not finished"):
+    with pytest.raises(CheckpointError, match="its weights are not there"):
         report.check([run])
 
 

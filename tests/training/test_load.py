@@ -86,6 +86,9 @@ def test_folders_that_are_no_finished_run(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is no run folder"):
         load(tmp_path / "foreign")
     (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="its weights are not there: put model.safetensors back"):
+        load(folder)
+    (folder / "result.json").unlink()
     with pytest.raises(CheckpointError, match="is not finished"):
         load(folder)
 

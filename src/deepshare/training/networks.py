@@ -149,11 +149,13 @@ def check_finished(run: RunFolder) -> None:
     """See whether a folder holds a trained network.
 
     Raises:
-        CheckpointError: It is no run folder, or its run is not finished.
+        CheckpointError: It is no run folder, its run is not finished, or its weights were not kept.
     """
     if not run.path.is_dir():
         raise CheckpointError(f"there is no folder {run.path}: give the folder of a finished run")
     if not run.recipe.is_file():
         raise CheckpointError(f"{run.path} is no run folder (it has no recipe.toml): give the folder of a finished run")
+    if not run.model.is_file() and run.result.is_file():
+        raise CheckpointError(f"{run.path} is finished, but its weights are not there: put {run.model.name} back into it")
     if not run.model.is_file():
         raise CheckpointError(f"the run in {run.path} is not finished: finish it with deepshare train --resume")
