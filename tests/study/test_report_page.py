@@ -66,7 +66,27 @@ def test_the_head_says_the_runs_own_figures(page: Element, shared: Run) -> None:
     assert facts["network"] == "resnet18 (depth 10, width 8, channels 1)"
     assert "budget.gates 20%" in facts["changed in the recipe"]
     assert "gelu.epochs 2" in facts["changed in the recipe"]
-    assert page.find("h1")[0].text == shared.recipe.about
+
+
+def test_a_run_is_called_what_it_is(shared: Run, plain: Run) -> None:
+    packaged, other = load_recipe("digits"), load_recipe("digits", {"budget.gates": "10%"})
+    figures = {**shared.result, "gates": 192, "neurons": 1_920}
+    ten = replace(shared, recipe=other, result=figures)
+    worded = replace(ten, recipe=load_recipe("digits", {"budget.gates": "10%", "about": "Twice as many gates"}))
+    for run, title in (
+        (replace(ten, recipe=packaged), packaged.about),
+        (replace(ten, recipe=load_recipe("digits", {"seed": 3})), packaged.about),
+        (ten, "resnet18 (depth 10, width 16, channels 1) on digits with 10% of its ReLUs"),
+        (worded, "Twice as many gates"),
+        (plain, "The plain resnet18 (depth 10, width 8, channels 1) on digits"),
+    ):
+        shown = parse(report.page([run]))
+        assert shown.find("h1")[0].text == title
+        assert shown.find("title")[0].text.startswith(title)
+        assert title in [one.text for one in parse(report.page([run, plain])).find("p")]
+    method = other.method.model_copy(update={"name": "snl"})
+    snl = replace(ten, recipe=other.model_copy(update={"method": method}))
+    assert parse(report.page([snl])).find("h1")[0].text.startswith("snl: resnet18")
 
 
 def test_every_prototype_is_a_cell_and_every_other_channel_a_replicate(page: Element, shared: Run) -> None:
@@ -197,6 +217,15 @@ def test_several_runs_are_side_by_side(both: Element, shared: Run, plain: Run) -
     assert [one.text for one in both.find("h2")] == [shared.name, plain.name]
 
 
+def test_runs_are_called_by_their_folders(shared: Run, plain: Run) -> None:
+    one, other = replace(shared, name="long/way/to/a"), replace(plain, name="long/way/to/b")
+    shown = parse(report.page([one, other]))
+    assert [one.text for one in shown.find("h2")] == ["a", "b"]
+    assert [row[0] for row in shown.part("Side by side").rows()] == ["a", "b"]
+    alone = parse(report.page([one])).find("dl")[0].find("div")[0]
+    assert (alone.find("dt")[0].text, alone.find("dd")[0].text) == ("run", "a")
+
+
 def test_names_are_escaped(tiny_run: Path, tmp_path: Path) -> None:
     name = """a<script>"&'b"""
     run = tmp_path / name
@@ -238,6 +267,15 @@ def test_runs_on_two_data_sets_have_two_charts(shared: Run, plain: Run) -> None:
     other = replace(plain, recipe=load_recipe("cifar100-resnet18"))
     shown = parse(report.page([shared, other]))
     assert [one.text for one in shown.find("h3")].count("Accuracy against gates") == 2
+
+
+def test_segmentation_is_measured_by_miou(shared: Run) -> None:
+    last = shared.strands[-1]
+    lines = tuple({**line, "val_miou": 0.5} for line in last.lines)
+    figures = {**shared.result, "test": {"last": {"miou": 0.4, "n": 300}}}
+    shown = parse(report.page([replace(shared, strands=(replace(last, lines=lines),), result=figures)]))
+    assert "mIoU, of 300 test images" in shown.text
+    assert shown.part("mIoU against gates").find("svg")[0].attributes["aria-label"] == "mIoU against gates"
 
 
 class Bright(nn.Module):

@@ -86,7 +86,7 @@ def test_folders_that_are_no_finished_run(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is no run folder"):
         load(tmp_path / "foreign")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="its weights are not there: put model.safetensors back"):
+    with pytest.raises(CheckpointError, match="its weights are not there: put model"):
         load(folder)
     (folder / "result.json").unlink()
     with pytest.raises(CheckpointError, match="is not finished"):

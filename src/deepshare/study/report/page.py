@@ -5,6 +5,7 @@ from importlib import resources
 
 from deepshare import __version__
 from deepshare.private.show import size
+from deepshare.study.report import heading
 from deepshare.study.report.bill import bill
 from deepshare.study.report.budget import bars
 from deepshare.study.report.cost import ENGINE, sent
@@ -13,15 +14,15 @@ from deepshare.study.report.frontier import MEASURES, chart, frontiers
 from deepshare.study.report.markup import Node, node, section, table, to_text
 from deepshare.study.report.network import picture
 from deepshare.study.report.pictures import pictures
-from deepshare.study.report.run import Run
+from deepshare.study.report.run import Run, short_names
 from deepshare.study.report.scatter import panels
-from deepshare.training.recipe import Recipe, differences, load_recipe, names, to_toml
+from deepshare.training.recipe import to_toml
 
 
 def page(runs: Sequence[Run]) -> str:
     """The whole page as HTML, which fetches nothing."""
     style = (resources.files("deepshare.study.report") / "style.css").read_text(encoding="utf-8")
-    title = runs[0].recipe.about if len(runs) == 1 else _title(runs)
+    title = heading.title(runs[0]) if len(runs) == 1 else _title(runs)
     head = node(
         "head",
         node("meta", charset="utf-8"),
@@ -30,8 +31,8 @@ def page(runs: Sequence[Run]) -> str:
         node("style", style),
     )
     main = node("main", *_opening(runs, title))
-    for number, run in enumerate(runs, 1):
-        main.append(_whole(run, number, titled=len(runs) > 1))
+    for number, (run, name) in enumerate(zip(runs, short_names(runs), strict=True), 1):
+        main.append(_whole(run, number, name if len(runs) > 1 else None))
     footer = node("footer", f"Written by deepshare {__version__}.")
     return "<!DOCTYPE html>\n" + to_text(node("html", head, node("body", main, footer), lang="en")) + "\n"
 
@@ -44,46 +45,19 @@ def _title(runs: Sequence[Run]) -> str:
 def _opening(runs: Sequence[Run], title: str) -> list[Node]:
     charts = [chart(frontier) for frontier in frontiers(runs)]
     if len(runs) == 1:
-        return [node("header", node("h1", title), _facts(runs[0], named=True)), _tiles(runs[0]), *charts]
+        facts = heading.facts(runs[0], short_names(runs)[0])
+        return [node("header", node("h1", title), facts), _tiles(runs[0]), *charts]
     return [node("header", node("h1", title)), _comparison(runs), *charts]
 
 
-def _whole(run: Run, number: int, *, titled: bool) -> Node:
+def _whole(run: Run, number: int, name: str | None) -> Node:
     """Everything about one run; with several, a heading of its own."""
-    heading = (
-        [node("h2", run.name), node("p", run.recipe.about), _facts(run, named=False), _tiles(run)] if titled else []
-    )
+    opening = [node("h2", name), node("p", heading.title(run)), heading.facts(run, None), _tiles(run)] if name else []
     plan = picture(run.plan, run.pi, trimmed=run.recipe.trimmed) if run.plan else None
     recipe = node("details", node("summary", "The recipe"), node("pre", to_toml(run.recipe)))
     affine = panels(run.affine) if run.plan else None
     parts = (curves(run), plan, bars(run), affine, bill(run), pictures(run.samples), recipe)
-    return node("article", *heading, *parts, id=f"run{number}")
-
-
-def _facts(run: Run, *, named: bool) -> Node:
-    """What was trained, on what, where and when."""
-    recipe, model = run.recipe, run.recipe.model
-    arguments = ", ".join(f"{key} {value}" for key, value in model.arguments.items())
-    where = run.environment.get("gpu") or run.environment.get("cpu") or "an unknown processor"
-    facts = {
-        **({"run": run.name} if named else {}),
-        "recipe": recipe.name,
-        "method": recipe.method.name,
-        "network": f"{model.name} ({arguments})" if arguments else model.name,
-        "data": recipe.data.name,
-        "seed": str(recipe.seed),
-        "trained on": f"{where}, {run.date}",
-    }
-    if changes := _changes(recipe):
-        facts["changed in the recipe"] = changes
-    pairs = (node("div", node("dt", key), node("dd", value)) for key, value in facts.items())
-    return node("dl", *pairs, class_="facts")
-
-
-def _changes(recipe: Recipe) -> str:
-    """What a run changed in a packaged recipe; nothing is said of a recipe of the user's own."""
-    changed = differences(load_recipe(recipe.name), recipe) if recipe.name in names() else {}
-    return ", ".join(f"{key} {new}" for key, (_, new) in changed.items())
+    return node("article", *opening, *parts, id=f"run{number}")
 
 
 def _tiles(run: Run) -> Node:
@@ -105,7 +79,7 @@ def _comparison(runs: Sequence[Run]) -> Node:
     header = ("run", "method", "network", "data", "gates", "of ReLUs", "score", "epochs", "online", "rounds")
     rows = [
         (
-            node("a", run.name, href=f"#run{number}"),
+            node("a", name, href=f"#run{number}"),
             run.recipe.method.name,
             run.recipe.model.name,
             run.recipe.data.name,
@@ -115,7 +89,7 @@ def _comparison(runs: Sequence[Run]) -> Node:
             f"{run.epochs:,}",
             *(_cost(run) or ("-", "-")),
         )
-        for number, run in enumerate(runs, 1)
+        for number, (run, name) in enumerate(zip(runs, short_names(runs), strict=True), 1)
     ]
     about = f"The score is accuracy, or mIoU for segmentation, on test images; online and rounds are those of {ENGINE}."
     return section("Side by side", about, table(header, rows, "<<<<>>>>>>", class_="comparison"))
