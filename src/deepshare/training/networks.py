@@ -156,6 +156,8 @@ def check_finished(run: RunFolder) -> None:
     if not run.recipe.is_file():
         raise CheckpointError(f"{run.path} is no run folder (it has no recipe.toml): give the folder of a finished run")
     if not run.model.is_file() and run.result.is_file():
-        raise CheckpointError(f"{run.path} is finished, but its weights are not there: put {run.model.name} back into it")
+        raise CheckpointError(
+            f"{run.path} is finished, but its weights are not there: put {run.model.name} back into it"
+        )
     if not run.model.is_file():
         raise CheckpointError(f"the run in {run.path} is not finished: finish it with deepshare train --resume")

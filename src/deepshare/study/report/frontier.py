@@ -13,7 +13,7 @@ TALL, FLAT = 330.0, 230.0  # where the chart ends, with the paper's points and w
 LETTER = 7.4
 OURS = "DeepShare"
 MEASURES = {"accuracy": "accuracy", "miou": "mIoU"}
-
+TITLES = {"accuracy": "Accuracy against gates", "miou": "mIoU against gates"}
 
 Box = tuple[float, float, float, float]
 
@@ -68,12 +68,13 @@ def chart(frontier: Frontier) -> Node:
     marks, names = _ours(panel, runs)
     published = [mark for results in tables for mark in _published(panel, results)]
     drawn.extend([*marks, *published, *names])  # the paper's smaller marks may lie upon ours
+    title = TITLES[runs[0].measure]
     if not tables:
         about = "Up and to the left is better. The paper has no table for this network and data set."
-        return section(f"{name.capitalize()} against gates", about, drawn)
+        return section(title, about, drawn)
     about = " ".join(["Up and to the left is better. Small marks are the paper's.", *frontier.narrower])
     rows = [_details(results) for results in tables]
-    return section(f"{name.capitalize()} against gates", about, _legend(tables), drawn, *rows)
+    return section(title, about, _legend(tables), drawn, *rows)
 
 
 def colour(method: str) -> str:
