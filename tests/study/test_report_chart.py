@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepshare.study.report.chart import Panel, Scale, spread, wide
-from deepshare.study.report.frontier import _meet, _room
+from deepshare.study.report.frontier import _everything, _meet, _room
 from deepshare.study.report.markup import grow, node, to_text
 
 
@@ -13,6 +13,8 @@ def test_ticks_are_round_and_inside() -> None:
     assert Scale(48, 100, 190, 0).ticks == [50, 60, 70, 80, 90, 100]
     assert Scale(0, 100, 64, 0).ticks == [0, 50, 100]
     assert Scale(0, 370, 0, 850, spacing=80.0).ticks == [0, 50, 100, 150, 200, 250, 300, 350]
+    assert Scale(0, 2, 0, 850, spacing=80.0, whole=True).ticks == [0, 1, 2]
+    assert Scale(0, 2, 0, 850, spacing=80.0).ticks[1] < 1
     assert Scale(100, 6000, 0, 850, logarithmic=True).ticks == [100, 200, 500, 1000, 2000, 5000]
     assert Scale(1, 1e6, 0, 850, logarithmic=True).ticks == [10.0**power for power in range(7)]
 
@@ -52,3 +54,15 @@ def test_names_in_a_chart_do_not_cover_each_other() -> None:
         taken.append(box)
     assert not _meet((0, 0, 1, 1), (1, 0, 2, 1))
     assert math.isclose(_room(100.0, 50.0, 40.0, [])[0], 113.0)
+
+
+def test_the_words_for_all_relus_cover_no_mark() -> None:
+    panel = Panel(Scale(100, 20_000, 58, 896, logarithmic=True), Scale(0, 100, 230, 34))
+    marks = [(x - 8, y - 8, x + 8, y + 8) for x, y in [panel.place((10_000, 5.0)), panel.place((8_000, 20.0))]]
+    taken = list(marks)
+    words = [one for one in _everything(panel, [9_000, 10_000], taken, []) if one.tag == "text"]
+    assert [one.text for one in words] == ["all 9,000 ReLUs", "all 10,000 ReLUs"]
+    boxes = taken[len(marks) :]
+    assert [float(one.get("y") or 0) for one in words] == pytest.approx([box[3] - 4 for box in boxes], abs=0.01)
+    assert not any(_meet(box, mark) for box in boxes for mark in marks)
+    assert not _meet(*boxes)

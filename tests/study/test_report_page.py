@@ -178,11 +178,26 @@ def test_costs_are_in_the_tables(page: Element, shared: Run) -> None:
     assert shown == {}
 
 
+def test_layers_are_open_where_they_are_few_and_of_the_only_run(shared: Run, page: Element, both: Element) -> None:
+    def bills(shown: Element) -> list[Element]:
+        return [one for one in shown.find("details") if one.find("summary")[0].text.startswith("Layer by layer")]
+
+    assert ["open" in one.attributes for one in bills(page)] == [True]
+    assert ["open" in one.attributes for one in bills(both)] == [False, False]
+    assert isinstance(shared.predicted, Predicted)
+    cost = shared.predicted.costs[ENGINE]
+    assert isinstance(cost, Cost)
+    longer = replace(shared.predicted, costs={ENGINE: replace(cost, layers=cost.layers * 3)}, plain={})
+    longer = replace(longer, offline=longer.offline * 3, elements=longer.elements * 3)
+    shown = bills(parse(report.page([replace(shared, predicted=longer)])))
+    assert ["open" in one.attributes for one in shown] == [False]
+
+
 def test_what_was_measured_is_shown(shared: Run) -> None:
-    cost = Cost("gateshare", 4, (Layer("fc", "Linear", Part(0, 10, 20, 0, 3, 7)),), Part(dealer_bytes=5), seconds=2.5)
+    cost = Cost("gateshare", 4, (Layer("fc", "Linear", Part(0, 40, 20, 0, 3, 28)),), Part(dealer_bytes=8), seconds=2.5)
     tables = parse(report.page([replace(shared, measured={"evening": cost})])).find("table", "measured")
     assert [cell.text for cell in tables[0].find("td")] == [
-        *("evening", "gateshare", "4", "2.50", "30 B", "5 B", "3", "7", "")
+        *("evening", "gateshare", "4", "625 ms", "15 B", "2 B", "3", "7", "")
     ]
 
 
@@ -286,16 +301,21 @@ class Bright(nn.Module):
 
 
 def test_scenes_show_image_truth_and_prediction(shared: Run) -> None:
-    images = torch.zeros(4, 3, 6, 8, dtype=torch.uint8)
+    images = torch.zeros(12, 3, 6, 8, dtype=torch.uint8)
     images[:, :, :, 4:] = 255
-    labels = torch.zeros(4, 6, 8, dtype=torch.uint8)
+    labels = torch.zeros(12, 6, 8, dtype=torch.uint8)
     labels[:, :, 6:] = 1  # two of four bright columns
     labels[:, 0] = 255
     source = ImageSet("scenes", images, labels, ("dark", "bright"), (0.5,) * 3, (0.5,) * 3, ignore=255)
     samples = look(Bright(), Examples(source, None))
     assert samples.looked == len(samples.scenes) == 3
+    assert [scene.number for scene in samples.scenes] == [2, 6, 10]
     assert [scene.accuracy for scene in samples.scenes] == [0.75] * 3
     shown = parse(report.page([replace(shared, samples=samples)])).part("What it says of test images")
-    assert [len(figure.find("img")) for figure in shown.find("figure", "scene")] == [3] * 3
-    assert "75.0% of its pixels right" in shown.text
-    assert [key.text for key in shown.find("p", "legend")[0].find("span")] == ["dark", "bright"]
+    for figure in shown.find("figure", "scene"):
+        assert [len(part.find("img")) for part in figure.find("div")] == [1] * 3
+        assert [part.text for part in figure.find("div")] == ["image", "truth", "predicted"]
+    assert "75.0% of its labelled pixels right" in shown.text
+    keys = {key.text: key.find("i")[0].attributes["style"] for key in shown.find("p", "legend")[0].find("span")}
+    assert list(keys) == ["dark", "bright", "no class"]
+    assert keys["no class"] == "background:rgb(0,0,0)"

@@ -9,7 +9,7 @@ from typing import Any
 from deepshare.errors import DataError, DeepShareError
 from deepshare.sharing.table import table
 from deepshare.study.report.run import check
-from deepshare.study.report.samples import Examples, Scene, look_at, open_images
+from deepshare.study.report.samples import Examples, Scene, look_at, open_images, spaced
 from deepshare.training.folder import RunFolder
 from deepshare.training.networks import load
 from deepshare.training.recipe import load_recipe
@@ -79,8 +79,7 @@ def compare(runs: Sequence[Path], *, samples: int, data_dir: Path | None) -> Com
     for run in runs:
         check(run)
     source = _images(runs, data_dir)
-    count = len(source.images)
-    places = [(2 * place + 1) * count // (2 * samples) for place in range(samples)] if samples < count else range(count)
+    places = spaced(len(source.images), samples)
     return Comparison(tuple(_show(run, source, places) for run in runs), source.images.classes)
 
 

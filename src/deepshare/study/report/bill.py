@@ -12,13 +12,15 @@ from deepshare.study.report.cost import ENGINE, Predicted, sent
 from deepshare.study.report.markup import Child, Node, node, section, table
 from deepshare.study.report.run import Run
 
+MEASURED = "Measured, for one of the images that went through together; rounds are those of all of them"
 TITLE = "What private inference costs"
+FEW = 48  # layers at most, where they are shown without being asked for
 NAMES = {"SharedActivation": "activation", "GatedActivation": "activation", "MaxPool": "max pool"}
 
 
-def bill(run: Run) -> Node:
-    """The section."""
-    measured = [] if not run.measured else [node("h4", "Measured"), _measured(run.measured)]
+def bill(run: Run, *, alone: bool) -> Node:
+    """The section; the layers are open where the page is about this run alone and there are few."""
+    measured = [] if not run.measured else [node("h4", MEASURED), _measured(run.measured)]
     if isinstance(run.predicted, str):
         return section(TITLE, f"It cannot be predicted: {run.predicted}", *measured)
     about = (
@@ -26,7 +28,7 @@ def bill(run: Run) -> Node:
         "waits, offline what can be sent before; seconds are those of the messages alone, on a LAN "
         f"({LAN.name.removeprefix('LAN, ')}) and a WAN ({WAN.name.removeprefix('WAN, ')})."
     )
-    return section(TITLE, about, _engines(run.predicted), *measured, _layers(run.predicted))
+    return section(TITLE, about, _engines(run.predicted), *measured, _layers(run.predicted, alone=alone))
 
 
 def _engines(predicted: Predicted) -> Node:
@@ -52,7 +54,7 @@ def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
 
 
-def _layers(predicted: Predicted) -> Node | None:
+def _layers(predicted: Predicted, *, alone: bool) -> Node | None:
     cost = predicted.costs[ENGINE]
     if isinstance(cost, str):
         return None
@@ -74,21 +76,22 @@ def _layers(predicted: Predicted) -> Node | None:
     ]
     header = ("layer", "kind", "rounds", "comparisons", "online", "share", "offline", "share")
     made = table(header, rows, "<<>>><><", class_="layers")
-    return node("details", node("summary", f"Layer by layer, with {ENGINE}"), made, open="")
+    title = f"Layer by layer, with {ENGINE}: {len(rows)} layers"
+    return node("details", node("summary", title), made, open="" if alone and len(rows) <= FEW else None)
 
 
 def _measured(measured: Mapping[str, Cost]) -> Node:
-    header = ("measurement", "engine", "images", "seconds", "online", "offline", "rounds", "comparisons", "error")
+    header = ("measurement", "engine", "images", "time", "online", "offline", "rounds", "comparisons", "error")
     rows = [
         (
             name,
             cost.engine,
             f"{cost.images:,}",
-            f"{cost.seconds:.2f}",
-            size(sent(cost.online)),
-            size(sent(cost.offline)),
+            _time(cost.seconds / cost.images),
+            size(round(sent(cost.online) / cost.images)),
+            size(round(sent(cost.offline) / cost.images)),
             f"{cost.online.rounds:,}",
-            f"{cost.online.comparisons:,}",
+            f"{round(cost.online.comparisons / cost.images):,}",
             "" if cost.error is None else f"{cost.error:.0e}",
         )
         for name, cost in measured.items()

@@ -21,6 +21,7 @@ class Scale:
         end: The place of the largest.
         logarithmic: Whether equal steps are equal factors.
         spacing: About how far ticks are apart.
+        whole: Whether ticks are whole numbers.
     """
 
     low: float
@@ -29,6 +30,7 @@ class Scale:
     end: float
     logarithmic: bool = False
     spacing: float = 45.0
+    whole: bool = False
 
     def at(self, value: float) -> float:
         """The place of a value."""
@@ -39,11 +41,13 @@ class Scale:
     def ticks(self) -> list[float]:
         """Round values."""
         count = max(2.0, abs(self.end - self.start) / self.spacing)
-        return _decades(self.low, self.high) if self.logarithmic else _steps(self.low, self.high, count)
+        if self.logarithmic:
+            return _decades(self.low, self.high)
+        return _steps(self.low, self.high, count, least=1.0 if self.whole else 0.0)
 
 
-def _steps(low: float, high: float, count: float) -> list[float]:
-    rough = 0.75 * (high - low) / count
+def _steps(low: float, high: float, count: float, least: float) -> list[float]:
+    rough = max(0.75 * (high - low) / count, least)
     power: float = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -114,6 +118,11 @@ def svg(height: float, label: str, *children: Node, width: float = WIDTH, **attr
     """A drawing that is as wide as the page allows; the label is for those who cannot see it."""
     view = f"0 0 {width:g} {height:g}"
     return node("svg", *children, viewBox=view, role="img", aria_label=label, **attributes)
+
+
+def framed(drawing: Node) -> Node:
+    """A drawing that is moved sideways on a narrow screen, where its words would be too small to read."""
+    return node("div", drawing, class_="chart")
 
 
 def dots(places: Iterable[Point], kind: str) -> Node | None:

@@ -117,10 +117,12 @@ def _read(path: Path) -> Cost:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))["cost"]
         layers = tuple(Layer(str(entry["name"]), str(entry["kind"]), _part(entry)) for entry in content["layers"])
-        error = content["error"]
+        error, images = content["error"], int(content["images"])
+        if images < 1:
+            raise ValueError("no image")
         return Cost(
             str(content["engine"]),
-            int(content["images"]),
+            images,
             layers,
             _part(content["offline"]),
             _part(content["session"]),

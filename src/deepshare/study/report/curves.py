@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from deepshare.study.report.chart import WIDTH, Panel, Point, Scale, legend, spread, svg, text, wide
+from deepshare.study.report.chart import WIDTH, Panel, Point, Scale, framed, legend, spread, svg, text, wide
 from deepshare.study.report.markup import Node, node, section
 from deepshare.study.report.run import Run
 
@@ -48,7 +48,7 @@ class Track:
 def curves(run: Run) -> Node:
     """The section."""
     tracks, last = _tracks(run), run.strands[-1].lines[-1]
-    x = Scale(0, max(run.epochs, 1), LEFT, RIGHT, spacing=80.0)
+    x = Scale(0, max(run.epochs, 1), LEFT, RIGHT, spacing=80.0, whole=True)
     tops = [TOP + sum(track.height + GAP for track in tracks[:row]) for row in range(len(tracks))]
     bottom = tops[-1] + tracks[-1].height
     drawn = svg(bottom + BOTTOM, "curves of every phase", *_bands(run, x, bottom))
@@ -62,7 +62,7 @@ def curves(run: Run) -> Node:
     others = "Networks that were trained on the way come first. " if len(run.strands) > 1 else ""
     about = f"{said} {others}The training loss has all terms, that of the validation images is cross-entropy alone."
     marks = legend(("validation", "validation images"), ("training", "training images, augmented"))
-    return section("How it was trained", about, marks, drawn, class_="curves")
+    return section("How it was trained", about, marks, framed(drawn), class_="curves")
 
 
 def _tracks(run: Run) -> list[Track]:

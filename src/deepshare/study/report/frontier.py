@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from deepshare.study import paper
-from deepshare.study.report.chart import WIDTH, Panel, Scale, legend, spread, svg, text, wide
+from deepshare.study.report.chart import WIDTH, Panel, Point, Scale, framed, legend, spread, svg, text, wide
 from deepshare.study.report.markup import Node, node, section, table
 from deepshare.study.report.run import Run, short_names
 
@@ -64,17 +64,20 @@ def chart(frontier: Frontier) -> Node:
     drawn = svg(bottom + 50, f"{name} against gates")
     drawn.append(panel.grid(lambda gates: f"{gates:,.0f}", lambda score: f"{score:g}", f"{name}, %"))
     drawn.append(text("gates for one image", (LEFT + RIGHT) / 2, bottom + 38, "middle"))
-    drawn.extend(_everything(panel, sorted({run.neurons for run in runs})))
-    marks, names = _ours(panel, runs)
+    places = [panel.place((max(gates, 1), score)) for gates, score in points]
+    taken = [(x - 8, y - 8, x + 8, y + 8) for x, y in places[: len(runs)]]
+    theirs = [(x - 5, y - 5, x + 5, y + 5) for x, y in places[len(runs) :]]
+    drawn.extend(_everything(panel, sorted({run.neurons for run in runs}), taken, theirs))
+    marks, names = _ours(runs, places, taken)
     published = [mark for results in tables for mark in _published(panel, results)]
     drawn.extend([*marks, *published, *names])  # the paper's smaller marks may lie upon ours
     title = TITLES[runs[0].measure]
     if not tables:
         about = "Up and to the left is better. The paper has no table for this network and data set."
-        return section(title, about, drawn)
+        return section(title, about, framed(drawn))
     about = " ".join(["Up and to the left is better. Small marks are the paper's.", *frontier.narrower])
     rows = [_details(results) for results in tables]
-    return section(title, about, _legend(tables), drawn, *rows)
+    return section(title, about, _legend(tables), framed(drawn), *rows)
 
 
 def colour(method: str) -> str:
@@ -82,13 +85,17 @@ def colour(method: str) -> str:
     return f"m{list(paper.load().methods).index(method)}"
 
 
-def _everything(panel: Panel, counts: Sequence[int]) -> Iterator[Node]:
-    """A line where a network has all its ReLUs."""
-    for row, count in enumerate(counts):
-        x = panel.x.at(count)
-        bottom = panel.y.start
+def _everything(panel: Panel, counts: Sequence[int], taken: list[Box], others: Sequence[Box]) -> Iterator[Node]:
+    """A line where a network has all its ReLUs, with words as low as there is room; what they take is added."""
+    bottom = panel.y.start
+    for count in counts:
+        x, words = panel.x.at(count), f"all {count:,} ReLUs"
+        lows = [bottom - 4 - 4 * step for step in range(int(bottom - TOP - 16) // 4)]
+        boxes = [(x - 6 - 6.4 * len(words), low - 16, x - 6, low) for low in lows]
+        free = (box for box in boxes if not any(_meet(box, other) for other in (*taken, *others)))
+        taken.append(next(free, boxes[0]))
         yield node("path", d=f"M{x:.1f} {bottom}V{TOP}", class_="everything")
-        yield text(f"all {count:,} ReLUs", x - 6, bottom - 8 - 15 * row, "end")
+        yield text(words, x - 6, taken[-1][3] - 4, "end")
 
 
 def _published(panel: Panel, results: paper.Results) -> list[Node]:
@@ -103,12 +110,10 @@ def _published(panel: Panel, results: paper.Results) -> list[Node]:
     return marks
 
 
-def _ours(panel: Panel, runs: Sequence[Run]) -> tuple[list[Node], list[Node]]:
+def _ours(runs: Sequence[Run], places: Sequence[Point], taken: list[Box]) -> tuple[list[Node], list[Node]]:
     """A diamond for each run, and its name where there is room for it."""
-    places = [panel.place((max(run.gates, 1), 100 * run.score)) for run in runs]
-    taken = [(x - 8, y - 8, x + 8, y + 8) for x, y in places]
     marks, names = [], []
-    for run, name, (x, y) in zip(runs, short_names(runs), places, strict=True):
+    for run, name, (x, y) in zip(runs, short_names(runs), places, strict=False):
         said = f"{run.name}: {run.score:.2%} with {run.gates:,} gates"
         marks.append(node("path", node("title", said), d=f"M{x:.1f} {y - 8:.1f}l8 8l-8 8l-8-8z", class_="ours"))
         taken.append(_room(x, y, LETTER * len(name), taken))

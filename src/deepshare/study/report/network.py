@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from deepshare.sharing.gates import prototype_of
 from deepshare.sharing.plan import Group, Plan
 from deepshare.sharing.sites import Site
-from deepshare.study.report.chart import WIDTH, legend, svg, text
+from deepshare.study.report.chart import WIDTH, framed, legend, svg, text
 from deepshare.study.report.markup import Node, node, section
 
 GAP, BETWEEN = 12.0, 6.0  # between groups, and between the sites of one
@@ -83,7 +83,7 @@ def picture(plan: Plan, pi: Mapping[str, Sequence[int]], *, trimmed: bool = Fals
     about = (
         f"A row for each activation, a cell for each channel; channels and map at the right. {layers}{cut}{_sum(plan)}"
     )
-    return section("Who shares which gates", about, marks, drawn)
+    return section("Who shares which gates", about, marks, framed(drawn))
 
 
 def _shared_layers(plan: Plan) -> bool:

@@ -56,7 +56,7 @@ def _whole(run: Run, number: int, name: str | None) -> Node:
     plan = picture(run.plan, run.pi, trimmed=run.recipe.trimmed) if run.plan else None
     recipe = node("details", node("summary", "The recipe"), node("pre", to_toml(run.recipe)))
     affine = panels(run.affine) if run.plan else None
-    parts = (curves(run), plan, bars(run), affine, bill(run), pictures(run.samples), recipe)
+    parts = (curves(run), plan, bars(run), affine, bill(run, alone=name is None), pictures(run.samples), recipe)
     return node("article", *opening, *parts, id=f"run{number}")
 
 

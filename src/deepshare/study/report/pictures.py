@@ -22,9 +22,7 @@ def pictures(samples: Samples | str) -> Node:
     if isinstance(samples, str):
         return section(TITLE, samples)
     if samples.scenes:
-        about = (
-            f"The first {len(samples.scenes)} test images: the image, its classes, those predicted; black is no class."
-        )
+        about = f"{len(samples.scenes)} test images, evenly spaced among all of them."
         return section(TITLE, about, _classes(samples), *map(_scene, samples.scenes))
     right = samples.looked - samples.wrong
     about = (
@@ -68,19 +66,23 @@ def _plain(name: str) -> str:
 def _scene(scene: Scene) -> Node:
     found = scene.found.masked_fill(scene.truth < 0, -1)  # what lies around an image is no prediction
     named = ((scene.image, "image"), (coloured(scene.truth), "truth"), (coloured(found), "predicted"))
-    shown = (node("img", src=_url(image), alt=f"test image {scene.number}: {what}") for image, what in named)
-    caption = node("figcaption", f"test image {scene.number}: {scene.accuracy:.1%} of its pixels right")
+    shown = (
+        node("div", node("b", what), node("img", src=_url(image), alt=f"test image {scene.number}: {what}"))
+        for image, what in named
+    )
+    caption = node("figcaption", f"test image {scene.number}: {scene.accuracy:.1%} of its labelled pixels right")
     return node("figure", *shown, caption, class_="scene")
 
 
 def _classes(samples: Samples) -> Node:
-    """The colours of the classes that occur."""
+    """The colours of the classes that occur, and of no class."""
     numbers = torch.cat([torch.stack([scene.truth, scene.found]).flatten() for scene in samples.scenes]).unique()
-    occurring = numbers[numbers >= 0]
-    colours = coloured(occurring[None])[:, 0].T.tolist()
+    ordered = torch.cat([numbers[numbers >= 0], numbers[numbers < 0]])
+    names = ["no class" if number < 0 else samples.classes[number] for number in ordered.tolist()]
+    colours = coloured(ordered[None])[:, 0].T.tolist()
     keys = (
-        node("span", node("i", class_="key", style=f"background:rgb({r},{g},{b})"), samples.classes[number])
-        for number, (r, g, b) in zip(occurring.tolist(), colours, strict=True)
+        node("span", node("i", class_="key class", style=f"background:rgb({r},{g},{b})"), name)
+        for name, (r, g, b) in zip(names, colours, strict=True)
     )
     return node("p", *keys, class_="legend")
 

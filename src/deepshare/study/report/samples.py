@@ -73,7 +73,7 @@ class Samples:
     """What was looked at.
 
     Attributes:
-        looked: How many test images, from the first on.
+        looked: How many test images: from the first on, or for segmentation evenly spaced among all.
         wrong: How many of them the network mistakes.
         first: The first of them.
         mistakes: The mistakes that it is surest of.
@@ -110,7 +110,7 @@ def look(network: nn.Module, source: Examples) -> Samples:
     """Show a network some test images."""
     test = source.images
     if test.segmentation:
-        scenes = look_at(network, source, range(min(SCENES, len(test))))
+        scenes = look_at(network, source, spaced(len(test), SCENES))
         return Samples(len(scenes), scenes=scenes, classes=test.classes)
     images, labels = next(iter(batches(test, LOOKED, augment=source.prepare)))
     likely = torch.cat([network(part) for part in images.split(32)]).double().softmax(1)
@@ -121,6 +121,17 @@ def look(network: nn.Module, source: Examples) -> Samples:
     ]
     wrong = sorted((one for one in samples if not one.right), key=lambda one: -one.guesses[0][1])
     return Samples(len(samples), len(wrong), tuple(samples[:SHOWN]), tuple(wrong[:SHOWN]), classes=test.classes)
+
+
+def spaced(count: int, wanted: int) -> Sequence[int]:
+    """Places that are evenly spaced among so many, as neighbours of one film look alike; all, if there are fewer.
+
+    >>> spaced(233, 3)
+    [38, 116, 194]
+    """
+    if wanted >= count:
+        return range(count)
+    return [(2 * place + 1) * count // (2 * wanted) for place in range(wanted)]
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from deepshare.study.affine import LINEAR, Affine, SiteAffine
 from deepshare.study.report.chart import Point, Scale, dots, legend, svg, text
 from deepshare.study.report.markup import Node, node, section
 
-SIDE, TOP, LEFT = 150.0, 36.0, 4.0
+SIDE, TOP, LEFT = 200.0, 36.0, 4.0
 
 
 def panels(affine: Affine | str) -> Node:
