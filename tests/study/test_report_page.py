@@ -68,6 +68,13 @@ def test_the_head_says_the_runs_own_figures(page: Element, shared: Run) -> None:
     assert "gelu.epochs 2" in facts["changed in the recipe"]
 
 
+def test_a_teacher_that_was_trained_elsewhere_is_not_among_the_epochs(page: Element, shared: Run) -> None:
+    alone = parse(report.page([replace(shared, strands=shared.strands[1:])]))
+    said = [shown.find("div", "tile")[2].text for shown in (page, alone)]
+    assert said[0].startswith("7 epochs in all, ")
+    assert said[1].startswith("6 epochs without those of its teacher, ")
+
+
 def test_a_run_is_called_what_it_is(shared: Run, plain: Run) -> None:
     packaged, other = load_recipe("digits"), load_recipe("digits", {"budget.gates": "10%"})
     figures = {**shared.result, "gates": 192, "neurons": 1_920}

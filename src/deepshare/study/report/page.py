@@ -67,12 +67,21 @@ def _tiles(run: Run) -> Node:
     tiles = [
         (f"{run.score:.2%}", what),
         (f"{run.gates:,}", f"gates of {run.neurons:,} ReLUs ({run.gates / max(run.neurons, 1):.2%})"),
-        (f"{run.epochs:,}", f"epochs in all, {_duration(run.result['seconds'])} for the last network"),
+        (f"{run.epochs:,}", _trained(run)),
     ]
     if cost := _cost(run):
         tiles.append((cost[0], f"sent online for one image in {cost[1]} rounds, with {ENGINE}"))
     shown = (node("div", node("strong", number), node("span", words), class_="tile") for number, words in tiles)
     return node("div", *shown, class_="tiles")
+
+
+def _trained(run: Run) -> str:
+    took = f"{_duration(run.result['seconds'])} for the last network"
+    return (
+        f"epochs without those of its {' and '.join(run.elsewhere)}, {took}"
+        if run.elsewhere
+        else f"epochs in all, {took}"
+    )
 
 
 def _comparison(runs: Sequence[Run]) -> Node:

@@ -106,6 +106,12 @@ class Run:
         """Of all its networks."""
         return sum(len(strand.lines) for strand in self.strands)
 
+    @property
+    def elsewhere(self) -> list[str]:
+        """Networks that its recipe needs and this run did not train, as ready ones were given or they were moved."""
+        trained = {strand.network for strand in self.strands} | {line["phase"] for line in self.strands[-1].lines}
+        return [name for name in ON_THE_WAY if name in self.recipe.phases and name not in trained]
+
     def to_dict(self) -> dict[str, Any]:
         """Every number of the report, for JSON; a text says why something is missing."""
         return {
