@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import deepshare
 from deepshare import zoo
 from deepshare.errors import CheckpointError, DataError, DeepShareError
-from deepshare.study.dimension import measure, measure_run
+from deepshare.sharing.sites import Site
+from deepshare.study.dimension import _positions, measure, measure_run
 from deepshare.study.site_gates import Spread
 from tests.training.conftest import SMALL
 
@@ -124,6 +125,42 @@ def test_memory_bounds_the_positions_and_keeps_those_that_are_measured() -> None
     assert [site.positions for site in everything.sites] == [16, 16]
     low, high = everything.sites[0].dimension.low, everything.sites[0].dimension.high
     assert low - 0.2 < result.sites[0].dimension.median < high + 0.2
+
+
+def test_memory_goes_where_positions_need_it() -> None:
+    """A small map is measured whole, and a map of twice the channels at half the positions."""
+    groups = [
+        (Site(f"{channels}x{side}", channels, side, side, "module"),) for channels, side in ((4, 30), (8, 30), (64, 1))
+    ]
+    memory = 12 * (4**2 * 200 + 8**2 * 100 + 64**2)
+    assert _positions(tuple(groups), memory) == [200, 100, 1]
+    assert _positions(tuple(groups), 1) == [1, 1, 1]
+    assert _positions(tuple(groups), 2**30) == [900, 900, 1]
+
+
+def test_the_table_says_at_how_many_positions() -> None:
+    model, images = network(), torch.randn(60, *SIZE)
+    assert [row.split()[4] for row in str(measure(model, images)).splitlines()[2:4]] == ["16", "16"]
+    some = measure(model, images, memory=6 * 2 * 3 * 4 * 5**2)
+    assert [row.split()[4:7] for row in str(some).splitlines()[2:4]] == [["6", "of", "16"]] * 2
+
+
+def test_too_few_images_are_noted() -> None:
+    model, images = network(), torch.randn(50, *SIZE)
+    assert measure(model, images).warning == ""
+    few = measure(model, images[:49])
+    assert few.warning.startswith("fewer than 10 images for each channel at 2 sites")
+    assert few.warning.endswith("take 50 images")
+    assert str(few).endswith(f"note: {few.warning}")
+
+
+def test_nothing_is_shuffled_on_a_map_of_one_position() -> None:
+    model = one_layer([1.0, -1.0, 0.5], [0.0, 0.0, 0.3])
+    result = measure(model, torch.randn(100, 1, 1, 1))
+    site = result.sites[0]
+    assert site.dimension.median == site.dimension.median
+    assert math.isnan(site.shuffled.median)
+    assert result.to_dict()["sites"][0]["shuffled"]["median"] is None
 
 
 def test_progress_is_told_after_every_batch() -> None:

@@ -51,3 +51,12 @@ def test_the_files_are_the_same_each_time(result: Dimension, tmp_path: Path) -> 
     record = json.loads(contents[0]["dimension.json"])
     assert record["sites"] == result.to_dict()["sites"]
     assert record["command"] == "deepshare study dimension runs/x"
+
+
+def test_the_figure_says_where_not_all_was_measured() -> None:
+    model = zoo.resnet18(classes=5, width=4, depth=10).eval()
+    figure = draw(measure(model, torch.randn(12, 3, 16, 16), memory=300_000))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[0].endswith(" of 256 positions")
+    assert not labels[-1].endswith("positions")
+    assert "fewer than 10 images for each channel" in figure.get_suptitle()

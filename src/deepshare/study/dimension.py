@@ -139,17 +139,31 @@ def _take(images: Images, samples: int) -> Iterator[Tensor]:
 
 def _tallies(groups: Groups, memory: int, seed: int, device: torch.device) -> dict[str, Tally]:
     """A tally for every site; the sites of a group are measured at the same positions."""
-    share = memory // sum(map(len, groups))
     tallies: dict[str, Tally] = {}
-    for group in groups:
+    for group, count in zip(groups, _positions(groups, memory), strict=True):
         site = group[0]
-        fits = share // (3 * 4 * site.channels**2)
         drawn = torch.randperm(site.positions, generator=torch.Generator().manual_seed(seed))
-        places = drawn[: max(1, fits)].sort().values
+        places = drawn[:count].sort().values
         for member in group:
             number = seed + len(tallies)
             tallies[member.name] = Tally(member, places, led=member != site, seed=number, device=device)
     return tallies
+
+
+def _positions(groups: Groups, memory: int) -> list[int]:
+    """How many positions of each group's maps are measured: all, or as many as its part of the memory is enough for.
+
+    A position takes three matrices of C x C floats for every site. Parts in proportion to C, and so positions to 1 / C,
+    make the sum of the estimates' variances least; what a small map does not need is left to the others.
+    """
+    fits = {}
+    waiting = sorted(groups, key=lambda group: group[0].positions * group[0].channels)
+    while waiting:
+        parts = sum(len(group) * group[0].channels for group in waiting)
+        site, sites = waiting[0][0], len(waiting.pop(0))
+        fits[site.name] = min(site.positions, max(1, memory // (3 * 4 * parts * site.channels)))
+        memory -= fits[site.name] * 3 * 4 * sites * site.channels**2
+    return [fits[group[0].name] for group in groups]
 
 
 def _counter(groups: Groups, tallies: Mapping[str, Tally]) -> See:

@@ -30,10 +30,10 @@ def draw(result: Dimension, title: str = "") -> Figure:
         result: What was measured.
         title: What it was measured on.
     """
-    height = 2.1 + 0.42 * len(result.sites)
+    height = 2.1 + 0.2 * bool(result.warning) + 0.42 * len(result.sites)
     figure = Figure(figsize=(11.2, height), layout=ConstrainedLayoutEngine(wspace=0.04))
     said = f"Gates over {result.images:,} images" + (f" \N{MIDDLE DOT} {title}" if title else "")
-    figure.suptitle(said, fontsize=10.5, color=FAINT)
+    figure.suptitle(f"{said}\n{result.warning}".rstrip(), fontsize=10.5, color=FAINT)
     boxes, dots = figure.subplots(1, 2, sharey=True, width_ratios=(1.15, 1))
     _boxes(boxes, result.sites)
     _dots(dots, result.sites)
@@ -83,7 +83,8 @@ def _box(spread: Spread) -> dict[str, float]:
 def _name(gates: SiteGates) -> str:
     c, h, w = gates.site.shape
     times = "\N{MULTIPLICATION SIGN}"
-    return f"{gates.site.name}   {c}{times}{h}{times}{w}"
+    some = f"\n{gates.positions_said} positions" if gates.positions < gates.site.positions else ""
+    return f"{gates.site.name}   {c}{times}{h}{times}{w}{some}"
 
 
 def _dots(axes: Axes, sites: Sequence[SiteGates]) -> None:

@@ -12,8 +12,10 @@ from deepshare.sharing.table import table
 from deepshare.study.tally import Tally, covariances, effective_dimension, strongest
 from deepshare.study.watching import Groups
 
+ENOUGH = 10  # images for each channel, below which a dimension is visibly too low
 MEASURES = ("dimension", "shuffled", "channel", "leader", "neighbour", "constant")
 LEGEND = """
+positions: of the map, at which channels were compared
 dimension: effective dimension over channels, median over positions; shuffled: the same with positions shuffled
 channel, leader, neighbour: correlation with the nearest other channel, with the nearest channel of the group's leader,
   with the same channel one position on
@@ -49,7 +51,7 @@ class SiteGates:
         group: Which group it is in, from 1.
         positions: Positions at which channels were compared, of all of its map.
         dimension: Effective dimension over C.
-        shuffled: The same with positions shuffled.
+        shuffled: The same with positions shuffled; nan on a 1x1 map, which has nothing to shuffle.
         constant: Share of the gates that never change.
         channels: Mean over its gates of the largest absolute correlation with another channel at the same position;
             by chance alone about sqrt(2 ln C / images).
@@ -67,6 +69,12 @@ class SiteGates:
     leader: float
     neighbours: float
 
+    @property
+    def positions_said(self) -> str:
+        """How many positions, as text."""
+        every = self.site.positions
+        return f"{every:,}" if self.positions == every else f"{self.positions:,} of {every:,}"
+
 
 @dataclass(frozen=True)
 class Dimension:
@@ -79,20 +87,34 @@ class Dimension:
         """For JSON; what is not defined is null."""
         return {"images": self.images, "sites": [_plain(_entry(gates)) for gates in self.sites]}
 
+    @property
+    def warning(self) -> str:
+        """What to say where there are too few images for the channels of a site; nothing elsewhere."""
+        few = [gates.site.channels for gates in self.sites if self.images < ENOUGH * gates.site.channels]
+        if not few:
+            return ""
+        sites = f"{len(few)} site{'s' * (len(few) > 1)}"
+        return (
+            f"fewer than {ENOUGH} images for each channel at {sites}: dimensions there are too low and correlations "
+            f"too high, take {ENOUGH * max(few):,} images"
+        )
+
     def __str__(self) -> str:
-        header = ("group", "site", "channels", "map", *MEASURES)
+        header = ("group", "site", "channels", "map", "positions", *MEASURES)
         rows = [
             (
                 str(g.group),
                 g.site.name,
                 str(g.site.channels),
                 f"{g.site.height}x{g.site.width}",
+                g.positions_said,
                 *map(_number, (g.dimension.median, g.shuffled.median, g.channels, g.leader, g.neighbours)),
                 f"{g.constant:.1%}",
             )
             for g in self.sites
         ]
-        return f"{table(header, rows, '><>>>>>>>>')}\n{self.images:,} images{LEGEND}"
+        note = f"\nnote: {self.warning}" if self.warning else ""
+        return f"{table(header, rows, '><>>>>>>>>>')}\n{self.images:,} images{LEGEND}{note}"
 
 
 def _entry(gates: SiteGates) -> dict[str, Any]:
@@ -126,12 +148,13 @@ def _summary(site: Site, group: int, tally: Tally, leader: Tally) -> SiteGates:
         covariance.matrix.diagonal(dim1=1, dim2=2).zero_()  # a gate is no other channel's
         nearest.append(strongest(covariance))
     mixed = covariances(tally.shuffled, n, *[_opened(tally.shuffled)] * 2)
+    shuffled = torch.cat([effective_dimension(covariance.matrix) / channels for covariance in mixed])
     return SiteGates(
         site,
         group,
         len(tally.places),
         Spread.of(torch.cat(dimensions)),
-        Spread.of(torch.cat([effective_dimension(covariance.matrix) / channels for covariance in mixed])),
+        Spread.of(shuffled if site.positions > 1 else shuffled[:0]),
         float(((tally.open == 0) | (tally.open == n)).double().mean()),
         _mean(nearest) if channels > 1 else torch.nan,
         torch.nan if tally.leads is None else _to_leader(tally.leads, tally, leader),
