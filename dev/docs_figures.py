@@ -1,7 +1,8 @@
 """Draw the figures of the documentation anew: `python dev/docs_figures.py` writes docs/figures/*.svg."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
@@ -22,48 +23,66 @@ from deepshare.study.drawing import BLUE, DARK, FAINT, FRAME, ORANGE, PALE_BLUE,
 from deepshare.training.recipe import load_recipe
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
+RAISED = 0.13  # how far above the middle of a channel its gate runs, and its number below
 LINES, AREAS = (BLUE, ORANGE), (PALE_BLUE, PALE_ORANGE)
 SIZE = (3, 32, 32)
 
 
 def sharing() -> Figure:
     """A group of a leader and one follower with six channels each, of which two are prototypes."""
-    figure = Figure(figsize=(8.6, 4.3), layout="constrained")
+    figure = Figure(figsize=(8.6, 4.2), layout="constrained")
     axes = figure.subplots()
-    axes.set(xlim=(-0.6, 12.4), ylim=(-6.3, 1.5))
+    axes.set(xlim=(-0.1, 13.3), ylim=(_row(5) - 1.45, 0.95), aspect="equal")
     axes.axis("off")
-    pi = prototype_of(6, 2, "round-robin").tolist()
-    for gate in (0, 1):
-        axes.plot([1.2, 2.6], [-gate, -gate], color=LINES[gate], lw=2)
-        axes.add_patch(Circle((3.0, -gate), 0.36, facecolor=LINES[gate], edgecolor="none", zorder=3))
-        axes.text(3.0, -gate, f"g{gate}", color="white", ha="center", va="center", fontsize=9, zorder=4)
-        axes.text(1.9, -gate + 0.08, "≥ 0 ?", color=LINES[gate], ha="center", va="bottom", fontsize=9)
-    for channel, gate in enumerate(pi):
-        _channel(axes, 0.0, channel, gate, "prototype" if channel < 2 else "replicate")
-        _channel(axes, 8.2, channel, gate, "follows")
-        for x in (4.5, 10.3):
-            axes.text(x, -channel, f"x[{channel}] (alpha g{gate} + beta)", va="center", fontsize=9, color=LINES[gate])
-        axes.plot([3.36, 4.4], [-gate, -channel], color=LINES[gate], lw=1, zorder=1)
-        axes.plot([9.7 + 0.2 * gate, 10.2], [-channel, -channel], color=LINES[gate], lw=1)
-    for gate in (0, 1):
-        out, low, turn = 3.0 - 0.1 * gate, -5.55 - 0.25 * (1 - gate), 9.7 + 0.2 * gate
-        axes.plot([out, out, turn, turn], [-gate, low, low, -gate], color=LINES[gate], lw=1, zorder=1)
-    axes.text(2.7, 1.15, "leader: computes the gates of 2 channels", ha="center", color=DARK, fontsize=10)
-    axes.text(9.9, 1.15, "follower: computes none", ha="center", color=DARK, fontsize=10)
-    axes.text(5.2, -6.25, "the same gates, for every follower of the group", ha="center", color=FAINT, fontsize=9)
+    bottom, pi = _row(5) - 0.55, prototype_of(6, 2, "round-robin").tolist()
+    # The gate that is computed further down stands further left, so that no line runs through the other.
+    for gate, start, end, low in ((0, 2.75, 9.2, bottom), (1, 2.15, 9.75, bottom - 0.3)):
+        y = _row(gate) + RAISED
+        _wire(axes, [(1.0, y), (start, y)], gate, width=2.2)
+        _wire(axes, [(start, y), (start, low), (end, low), (end, _row(gate) + RAISED)], gate)
+        axes.add_patch(Circle((start, y), 0.23, facecolor=LINES[gate], edgecolor="none", zorder=5))
+        axes.text(start, y, f"g{gate}", color="white", ha="center", va="center", fontsize=8, zorder=6)
+        axes.text(1.48, y + 0.06, "≥ 0 ?", color=LINES[gate], ha="center", va="bottom", fontsize=8)
+        for channel in (channel for channel, used in enumerate(pi) if used == gate):
+            _channel(axes, 0.0, channel, gate, start, 3.4, "prototype" if channel < 2 else "replicate")
+            _channel(axes, 7.6, channel, gate, end, 10.3, "")
+    axes.text(0.0, 0.75, "leader: computes the gates of 2 channels", color=DARK, fontsize=10, fontweight="bold")
+    axes.text(7.6, 0.75, "follower: computes none", color=DARK, fontsize=10, fontweight="bold")
+    said = "the same two gates, for every follower of the group"
+    axes.text(5.97, bottom - 0.45, said, ha="center", va="top", color=FAINT, fontsize=9)
     return figure
 
 
-def _channel(axes: Axes, x: float, channel: int, gate: int, role: str) -> None:
+def _row(channel: int) -> float:
+    return -0.88 * channel
+
+
+def _channel(axes: Axes, x: float, channel: int, gate: int, bus: float, out: float, role: str) -> None:
+    """A channel, its way to the product, and that of its gate from where all its users get it."""
+    y = _row(channel)
     edge, width = (DARK, 1.8) if role == "prototype" else (FRAME, 1.0)
-    style = "round,pad=0,rounding_size=0.1"
-    box = FancyBboxPatch(
-        (x, -channel - 0.32), 1.2, 0.64, boxstyle=style, facecolor=AREAS[gate], edgecolor=edge, lw=width
-    )
-    axes.add_patch(box)
-    axes.text(x + 0.6, -channel, f"x[{channel}]", ha="center", va="center", fontsize=10, color=DARK)
-    if role != "follows":
-        axes.text(x, -channel + 0.35, role, ha="left", va="bottom", fontsize=7, color=FAINT)
+    _box(axes, (x, y), 1.0, f"x[{channel}]", AREAS[gate], edge, width)
+    _box(axes, (out, y), 2.85, f"x[{channel}] (alpha g{gate} + beta)", "white", LINES[gate], 1.0)
+    axes.plot([x + 1.0, out], [y - RAISED] * 2, color=FRAME, lw=1.2, zorder=1)
+    _wire(axes, [(bus, y + RAISED), (out, y + RAISED)], gate)
+    axes.plot(bus, y + RAISED, "o", color=LINES[gate], markersize=4, zorder=4)
+    axes.text(x, y + 0.31, role, ha="left", va="bottom", fontsize=7, color=FAINT)
+
+
+def _box(axes: Axes, at: tuple[float, float], size: float, words: str, face: str, edge: str, width: float) -> None:
+    style = "round,pad=0,rounding_size=0.08"
+    place = at[0], at[1] - 0.28
+    axes.add_patch(FancyBboxPatch(place, size, 0.56, boxstyle=style, fc=face, ec=edge, lw=width, zorder=5))
+    axes.text(at[0] + size / 2, at[1], words, ha="center", va="center", fontsize=9, color=DARK, zorder=6)
+
+
+def _wire(axes: Axes, places: Sequence[tuple[float, float]], gate: int, width: float = 1.3) -> None:
+    """A line with a white edge, so that crossings are not taken for joints."""
+    for part in pairwise(places):
+        x, y = zip(*part, strict=True)
+        axes.plot(x, y, color="white", lw=width + 3, zorder=2, solid_capstyle="butt")
+    x, y = zip(*places, strict=True)
+    axes.plot(x, y, color=LINES[gate], lw=width, zorder=3, solid_joinstyle="round")
 
 
 def phases() -> Figure:
@@ -74,8 +93,8 @@ def phases() -> Figure:
     for sharpness, dash in ((1.0, "-"), (4.0, "--")):
         curve.plot(x, soft_gate(x, sharpness), dash, color=BLUE, label=f"soft, sharpness {sharpness:g}")
     curve.plot(x, hard_gate(x), color=ORANGE, label="hard")
-    curve.set(title="the gate of a prototype", xlabel="x", yticks=(0, 0.5, 1))
-    curve.legend(frameon=False, fontsize=8, loc="lower right")
+    curve.set(title="the gate of a prototype", xlabel="x", ylim=(-0.08, 1.62), yticks=(0, 0.5, 1))
+    curve.legend(frameon=False, fontsize=8, loc="upper left")
     _switch(switch)
     for axes in (curve, switch):
         axes.title.set_fontsize(10)

@@ -1,6 +1,7 @@
 """What is built into the site from elsewhere: figures, results and the tour."""
 
 import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -14,9 +15,14 @@ ROOT = Path(__file__).parents[2]
 TOUR = ROOT / "examples" / "tour.ipynb"
 
 
-@pytest.mark.parametrize("name", ["sharing", "phases"])
+@pytest.mark.parametrize("name", docs_figures.FIGURES)
 def test_a_figure_is_what_its_script_draws(name: str) -> None:
-    assert docs_figures.draw(name) == (ROOT / "docs" / "figures" / f"{name}.svg").read_bytes()
+    assert without_ids(docs_figures.draw(name)) == without_ids((ROOT / "docs" / "figures" / f"{name}.svg").read_bytes())
+
+
+def without_ids(figure: bytes) -> bytes:
+    """Clip paths are named by their places, whose last digit is another one on another processor."""
+    return re.sub(rb"\bp[0-9a-f]{10}\b", b"p", figure)
 
 
 def test_every_recipe_is_listed_with_its_state() -> None:
