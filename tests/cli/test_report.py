@@ -19,7 +19,7 @@ def test_the_page_is_written_and_named(cli: Cli, run: Path, tmp_path: Path) -> N
     said = cli("report", run, "-o", out)
     assert (said.out, said.err, said.code) == (f"written to {out}\n", "", 0)
     shown = parse(out.read_text())
-    assert shown.find("dl")[0].find("dd")[0].text == str(run)
+    assert shown.find("dl")[0].find("dd")[0].text == run.name
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
