@@ -61,6 +61,11 @@ def test_nothing_is_fetched(site: Path) -> None:
     assert [link for link in loaded if urlsplit(link).scheme not in ("", "data") or urlsplit(link).netloc] == []
 
 
+def test_the_search_needs_no_server(site: Path) -> None:
+    assert (site / "search" / "search_index.js").stat().st_size > 10_000
+    assert all("iframe-worker.js" in "".join(Links(page).loaded) for page in site.glob("*.html"))
+
+
 def test_a_lost_file_is_found(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.html").write_text(
