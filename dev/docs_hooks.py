@@ -13,7 +13,7 @@ from mkdocs.structure.pages import Page
 from deepshare.training.listing import list_recipes
 
 ROOT = Path(__file__).parents[1]
-SHOWN = {".md", ".svg", ".png", ".json"}
+SHOWN = {".md", ".svg", ".png", ".json", ".html"}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

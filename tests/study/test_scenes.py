@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from deepshare.data import Fit, batches
 from deepshare.data.palette import coloured
 from deepshare.study.scenes import Comparison, compare
 from deepshare.study.scenes_figure import draw
+from deepshare.training.recipe import load_recipe, to_toml
 from tests.cli.conftest import Cli, cli  # noqa: F401
 from tests.data.conftest import Unpack, real_data  # noqa: F401
 from tests.study.scene_runs import train_scenes
@@ -93,11 +95,15 @@ def test_all_images_where_more_are_asked_for(runs: Runs) -> None:
     assert [scene.number for scene in shown] == list(range(12))
 
 
-def test_runs_that_cannot_be_compared_are_refused(cli: Cli, runs: Runs, tiny_run: Path) -> None:  # noqa: F811
+def test_runs_that_cannot_be_compared_are_refused(cli: Cli, runs: Runs, tiny_run: Path, tmp_path: Path) -> None:  # noqa: F811
     plain, _, data_dir = runs
+    other = Path(copytree(plain, tmp_path / "other"))
+    recipe = load_recipe(other / "recipe.toml", {"data.evaluation": "sliding"})
+    (other / "recipe.toml").write_text(to_toml(recipe))
     for folders, words in (
         ([tiny_run], "the images of digits have one class each: give runs of segmentation"),
         ([plain, tiny_run], f"{tiny_run} was trained on other images than {plain}"),
+        ([plain, other], f"{other} has another data.evaluation than {plain}"),
         ([plain, plain / "nothing"], "nothing"),
     ):
         said = cli("study", "scenes", *folders, "--data-dir", data_dir)

@@ -51,6 +51,25 @@ def data_dir(recipe: Recipe, unpack: Unpack, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("name", ["ade20k-deeplabv3", "ade20k-deeplabv3-2556k"])
+def test_small_dry_run_on_ade20k(name: str, real_data: Unpack, tmp_path: Path) -> None:  # noqa: F811
+    smaller: dict[str, object] = {
+        "model.arguments": {"width": 0.25, "aspp_width": 16},
+        "data.image_size": 96,
+        "data.augmentation.crop": 96,
+        "data.validation": 4,
+        "data.subset": 8,
+    }
+    recipe = load_recipe(name)
+    smaller |= {f"{phase}.batch": 2 for phase in ("snl", *recipe.phases)}
+    if recipe.budget:
+        smaller["budget.gates"] = "3%"
+    told = Phases()
+    where = data_dir(recipe, real_data, tmp_path)
+    fit(recipe=load_recipe(name, smaller), out=tmp_path / "run", data_dir=where, dry_run=True, reporter=told)
+    assert set(told.seen) == {*recipe.phases, *(["snl"] if recipe.budget else [])}
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in names()])
 def test_dry_run(name: str, real_data: Unpack, tmp_path: Path) -> None:  # noqa: F811
     recipe = load_recipe(name)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from deepshare.cli.options import Flag, Json
 from deepshare.errors import DataError
@@ -14,6 +15,7 @@ def evaluate(
     *,
     data_dir: Path | None = None,
     best: Flag = False,
+    evaluation: Literal["whole", "sliding"] | None = None,
     batch: int = 256,
     as_json: Json = False,
 ) -> None:
@@ -23,24 +25,31 @@ def evaluate(
         run: The run folder.
         data_dir: Where data sets are.
         best: Take the weights that were best on the validation images instead of the last.
+        evaluation: For segmentation: judge masks at their own size, with logits of the whole image scaled back, or
+            those of overlapping crops averaged; by default as the recipe says.
         batch: Images at a time.
     """
     from deepshare.sharing.convert import count_gates
     from deepshare.training.feed import make_feed
     from deepshare.training.folder import RunFolder
     from deepshare.training.networks import load
-    from deepshare.training.recipe import load_recipe
+    from deepshare.training.recipe import changed, load_recipe
 
     network = load(run, best=best)
     recipe = load_recipe(RunFolder(run).recipe)
+    if evaluation:
+        recipe = changed(recipe, {"data.evaluation": evaluation})
     feed = make_feed(None, recipe, data_dir)
     result = feed.test(network, batch)
     if result is None:
         raise DataError(f"{recipe.data.name} has no test images")
     gates = count_gates(network, feed.input_size)
+    how = recipe.data.evaluation
     figures = {key: value for key, value in asdict(result).items() if value is not None}
     if as_json:
-        print(json.dumps({"run": str(run), "gates": gates, **figures}))
+        said = {"run": str(run), "gates": gates, **figures}
+        print(json.dumps(said | {"evaluation": how} if how else said))
     else:
-        said = ", ".join(f"{key} {figures[key]:.2%}" for key in ("accuracy", "miou") if key in figures)
-        print(f"{run}: {said} on {result.n:,} images, loss {result.loss:.4f}, {gates:,} gates")
+        scores = ", ".join(f"{key} {figures[key]:.2%}" for key in ("accuracy", "miou") if key in figures)
+        images = f"{result.n:,} images" + (f", {how}" if how else "")
+        print(f"{run}: {scores} on {images}, loss {result.loss:.4f}, {gates:,} gates")

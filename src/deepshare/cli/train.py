@@ -45,7 +45,8 @@ def train(
         resume: Go on with the run in the folder.
         dry_run: Train one batch of every phase and keep nothing.
         model: Another network than the recipe's, without its arguments.
-        weights: Start from these weights: a safetensors file, a saved state_dict or a run folder.
+        weights: Start from these weights: a safetensors file, a saved state_dict or a run folder; for DeepLabV3 also
+            those of torchvision's mobilenet_v2.
         data: Another data set than the recipe's, by name, or a folder with one folder of pictures for each class.
         data_dir: Where data sets are.
         download: Fetch a data set that is not there.

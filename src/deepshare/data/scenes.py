@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from kornia.geometry.transform import warp_affine
 from torch import Tensor
 
@@ -53,10 +54,32 @@ class Fit:
     ) -> tuple[Tensor, Tensor | None]:
         """Transform a batch, see `Transform`; nothing here is random."""
         height, width = images.shape[2:]
-        scale = draws.new_full((len(images),), min(self.size[0] / height, self.size[1] / width))
+        scale = draws.new_full((len(images),), self._scale(height, width))
         middle = torch.full_like(draws[:, :2], 0.5)
         mirrored = torch.zeros_like(scale, dtype=torch.bool)
         return _warp(images.float().div_(255), masks, scale, middle, mirrored, self.size, ignore)
+
+    def undo(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
+        """Scale maps of the frame, such as logits, back to images that had a size; the rest of the frame is dropped."""
+        scale = self._scale(*size)
+        rows, columns = (
+            _positions(old, scale * old / new, 1 / new).to(maps) for old, new in zip(size, self.size, strict=True)
+        )
+        grid = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1).expand(len(maps), -1, -1, -1)
+        return F.grid_sample(maps, grid, padding_mode="border", align_corners=False)
+
+    def _scale(self, height: int, width: int) -> float:
+        return min(self.size[0] / height, self.size[1] / width)
+
+
+def _positions(count: int, end: float, half: float) -> Tensor:
+    """Where an image's pixels are in a frame that goes from -1 to 1 and has the image from -end to end.
+
+    Those of the rim are moved in by what lacks to half a pixel of the frame, lest they read what is beside the image.
+    """
+    positions = end * (2 * torch.arange(count, dtype=torch.float64) + 1 - count) / count
+    inside = max(0.0, end - half)
+    return positions.clamp(-inside, inside)
 
 
 def _warp(

@@ -89,6 +89,8 @@ def _images(runs: Sequence[Path], data_dir: Path | None) -> Examples:
     for run, recipe in zip(runs, recipes, strict=True):
         if (recipe.data.name, recipe.data.image_size) != (first.name, first.image_size):
             raise DataError(f"{run} was trained on other images than {runs[0]}: give runs of one data set and size")
+        if recipe.data.evaluation != first.evaluation:
+            raise DataError(f"{run} has another data.evaluation than {runs[0]}: their mIoU cannot be compared")
     source = open_images(recipes[0], data_dir)
     if not source.images.segmentation:
         raise DataError(f"{runs[0]}: the images of {first.name} have one class each: give runs of segmentation")

@@ -21,6 +21,7 @@ from deepshare.training.evaluate import Result, measure
 from deepshare.training.losses import NO_LABEL
 from deepshare.training.recipe import Recipe
 from deepshare.training.schema import Data
+from deepshare.training.views import View, make_view
 
 NUMBERS = 2**26  # of images that are kept in memory to measure something on
 
@@ -35,6 +36,7 @@ class Feed:
         test_set: For the final figure alone.
         augment: What is done to a training image.
         prepare: What is done to any other image.
+        view: How test images are seen instead, if the recipe says how to evaluate.
     """
 
     train_set: Source
@@ -42,6 +44,7 @@ class Feed:
     test_set: Source | None
     augment: Transform | None
     prepare: Transform | None
+    view: View | None = None
 
     @cached_property
     def input_size(self) -> tuple[int, ...]:
@@ -105,7 +108,7 @@ class Feed:
         """Evaluate on the test images."""
         if self.test_set is None:
             return None
-        return measure(model, self.test_set, batch=batch, transform=self.prepare)
+        return measure(model, self.test_set, batch=batch, transform=self.prepare, view=self.view)
 
 
 def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *, download: bool = False) -> Feed:
@@ -141,7 +144,8 @@ def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *,
     if len(parts) not in (2, 3):
         raise DataError(f"{len(parts)} data sets were given: give training and validation, and test if there is one")
     train, prepare = transforms(parts[0], wanted)
-    return Feed(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare)
+    view = make_view(wanted.evaluation, wanted.image_size, parts[-1])
+    return Feed(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare, view)
 
 
 def transforms(source: Source, wanted: Data) -> tuple[Transform | None, Transform | None]:

@@ -79,7 +79,7 @@ class Fitting:
 
     def _checked(self, run: RunFolder, resume: bool) -> nn.Module:
         """The network, once it is known that it fits the data, and what was given fits it and the folder."""
-        base = self._base("shared")
+        base = self._base("shared", self.setting.reporter.note)
         source = self.setting.feed.train_set
         outputs = _outputs(base, self.input_size)
         if not isinstance(source, ImageSet) and outputs != self.recipe.model.classes:
@@ -104,10 +104,10 @@ class Fitting:
         file = RunFolder(Path(path)).model if Path(path).is_dir() else Path(path)
         return _filled(convert(self._base(name), kind, self.input_size, None), file, kind, None)
 
-    def _base(self, role: str) -> nn.Module:
+    def _base(self, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
         """The plain network before training."""
         if self.given is None or self.recipe.model_of(role) != self.recipe.model:
-            return plain_network(self.recipe, role)
+            return plain_network(self.recipe, role, tell)
         return unshared(self.given)
 
     def _plan(self, base: nn.Module) -> Plan:

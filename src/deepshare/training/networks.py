@@ -1,6 +1,6 @@
 """The networks of a recipe: as built, with GELU at every site, and read back from files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,16 +20,26 @@ from deepshare.training.folder import RunFolder
 from deepshare.training.given import unshared
 from deepshare.training.recipe import Recipe, load_recipe
 from deepshare.training.weights import Kind, fill, plan_checksum, read_weights
+from deepshare.zoo.deeplab import DeepLabV3
+from deepshare.zoo.mobilenet import COUNTER, backbone_weights, is_torchvisions
 
 
-def plain_network(recipe: Recipe, role: str) -> nn.Module:
-    """Build the network that a recipe names for a role; its random weights depend on the seed and on the role."""
+def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
+    """Build the network that a recipe names for a role; its random weights depend on the seed and on the role.
+
+    Args:
+        recipe: Names it, and the weights that it starts from if there are any.
+        role: What it is for.
+        tell: Is told if weights that were given leave a part of the network random.
+    """
     wanted = recipe.model_of(role)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(recipe.seed, "start", role))
         model = zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
     if wanted.weights:
-        start_from(model, Path(wanted.weights), wanted.classes)
+        left = start_from(model, Path(wanted.weights), wanted.classes)
+        if left and tell:
+            tell(f"weights from {wanted.weights}; still random: {', '.join(left)}")
     return model
 
 
@@ -60,25 +70,43 @@ def gelu_network(model: nn.Module, input_size: Sequence[int]) -> nn.Module:
     return replace_sites(model, find_sites(model, input_size), lambda site: nn.GELU())
 
 
-def start_from(model: nn.Module, path: Path, classes: int) -> None:
+def start_from(model: nn.Module, path: Path, classes: int) -> list[str]:
     """Load weights that a network starts from.
 
     Args:
         model: The network.
-        path: A run folder of the same network, a safetensors file or a file of torch.save with a state_dict.
+        path: A run folder of the same network, a safetensors file or a file of torch.save with a state_dict; for
+            DeepLabV3 also those of torchvision's MobileNetV2, its backbone.
         classes: The network's outputs. A last layer of another number of classes is left as it is.
+
+    Returns:
+        The parts of the network that are left as they are.
 
     Raises:
         CheckpointError: The file cannot be read or holds the weights of another network.
     """
     tensors = read_weights(RunFolder(path).model)[0] if path.is_dir() else _read_any(path)
+    own = model.state_dict()
+    if isinstance(model, DeepLabV3) and is_torchvisions(tensors):
+        try:
+            tensors = backbone_weights(model, tensors)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path} holds {error}") from error
+        new = {key: value for key, value in own.items() if key not in tensors}
+    else:
+        new = _head(own, tensors, classes)
+    fill(model, {**tensors, **new}, path)
+    return list(dict.fromkeys(key.partition(".")[0] for key in new if not key.endswith(COUNTER)))
+
+
+def _head(own: dict[str, Tensor], tensors: dict[str, Tensor], classes: int) -> dict[str, Tensor]:
+    """What belongs to a last layer that has another number of classes in a file."""
     head = {
         key: value
-        for key, value in model.state_dict().items()
+        for key, value in own.items()
         if key in tensors and len(value.shape) and len(value) == classes and value.shape[1:] == tensors[key].shape[1:]
     }
-    new = {key: value for key, value in head.items() if value.shape != tensors[key].shape}
-    fill(model, {**tensors, **new}, path)
+    return {key: value for key, value in head.items() if value.shape != tensors[key].shape}
 
 
 def _read_any(path: Path) -> dict[str, Tensor]:

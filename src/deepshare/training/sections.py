@@ -88,6 +88,7 @@ class Data(Section):
     validation: int | float
     subset: Positive | None = None  # only so many of the training images
     seed: Annotated[int, Field(ge=0)] | None = None  # of validation images and subset; None: the recipe's
+    evaluation: Literal["whole", "sliding"] | None = None  # of test images with masks; None: both in the input's frame
     augmentation: Augmentation = Augmentation()
 
     @model_validator(mode="after")
