@@ -52,7 +52,7 @@ def three_runs(folder: Path, search: int = 2) -> Path:
 
 
 def queue_of(study: Path, folder: Path, teacher: Path | None = None) -> Queue:
-    return Queue(load_study(str(study)), folder / "out", Place(folder / "work", teacher=teacher))
+    return Queue(load_study(str(study)), Place(folder / "work", folder / "out", teacher=teacher))
 
 
 def results(queue: Queue) -> dict[str, tuple[float, int, bytes]]:

@@ -104,7 +104,7 @@ def test_a_launch_that_fails_says_why_and_does_the_rest(tmp_path: Path) -> None:
 
 
 def test_images_that_are_missing_are_missed_before_anything_is_launched(tmp_path: Path) -> None:
-    queue = Queue(load_study("paper"), tmp_path / "out", Place(tmp_path / "work", tmp_path / "nowhere"))
+    queue = Queue(load_study("paper"), Place(tmp_path / "work", tmp_path / "out", tmp_path / "nowhere"))
     with pytest.raises(DataError, match="cifar-100-python"):
         launch(queue)
     assert not (tmp_path / "work" / "jobs").exists()

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ TEACHER_KEYS = {"model.arguments.width": 8, "data.validation": 64, "plain.epochs
 
 
 def queue_in(folder: Path, teacher: Path | None = None) -> Queue:
-    return Queue(load_study("digits"), folder / "out", Place(folder / "work", teacher=teacher))
+    return Queue(load_study("digits"), Place(folder / "work", folder / "out", teacher=teacher))
 
 
 def run(queue: Queue, *methods: str, runs: int | None = None, minutes: float | None = None) -> list[str]:
@@ -119,11 +120,19 @@ def test_a_fresh_clone_runs_only_what_is_missing(whole: Queue, tmp_path: Path) -
     assert run(queue) == []
     assert not list((tmp_path / "work").glob("few-*"))
     (tmp_path / "out" / "few-snl-96-seed0.json").unlink()
-    assert run(queue) == ["few-snl-96-seed0"]  # the teacher's weights are not there: it is trained again, for it alone
-    assert sorted(folder.name for folder in (tmp_path / "work").glob("few-*")) == [
-        "few-snl-96-seed0",
-        "few-teacher-seed0",
-    ]
+    assert run(queue) == ["few-snl-96-seed0"]
+    assert [folder.name for folder in (tmp_path / "work").glob("few-*")] == ["few-snl-96-seed0"]  # no other teacher
+    assert figures(queue) == figures(whole)
+
+
+def test_a_teacher_whose_weights_are_gone_is_trained_again(whole: Queue, tmp_path: Path) -> None:
+    shutil.copytree(whole.out, tmp_path / "out")
+    queue, teacher = queue_in(tmp_path), tmp_path / "out" / "few-teacher-seed0"
+    shutil.rmtree(teacher)
+    (tmp_path / "out" / "few-snl-96-seed0.json").unlink()
+    assert run(queue) == ["few-snl-96-seed0"]
+    weights = [folder / "few-teacher-seed0" / "model.safetensors" for folder in (queue.out, whole.out)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
     assert figures(queue) == figures(whole)
 
 
@@ -170,7 +179,7 @@ def test_a_given_teacher(teacher: Path, whole: Queue, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="learned from one that was given with --teacher"):
         run(queue_in(tmp_path))
     with pytest.raises(CheckpointError, match="learned from one that the study trained"):
-        run(Queue(whole.study, whole.out, queue.place))
+        run(Queue(whole.study, replace(queue.place, out=whole.out)))
 
 
 def test_runs_that_others_are_at_are_left_to_them(
@@ -216,7 +225,7 @@ def test_training_that_diverges_is_an_outcome(tmp_path: Path) -> None:
     entry = study.methods["relu"]
     recipe = {**entry.recipe, "plain": {"epochs": 3, "lr": 1e30}}
     wild = study.model_copy(update={"methods": {**study.methods, "relu": entry.model_copy(update={"recipe": recipe})}})
-    queue = Queue(wild, tmp_path / "out", Place(tmp_path / "work"))
+    queue = Queue(wild, Place(tmp_path / "work", tmp_path / "out"))
     assert run(queue, "relu") == ["few-teacher-seed0", "few-relu-seed0"]
     reason = queue.outcomes()[Job("relu", "few")].refused
     assert reason is not None and reason.startswith("the loss is")
@@ -224,7 +233,7 @@ def test_training_that_diverges_is_an_outcome(tmp_path: Path) -> None:
 
 def test_dry_runs_keep_nothing(tmp_path: Path) -> None:
     study: Study = load_study("digits")
-    place = Place(tmp_path / "work")
+    place = Place(tmp_path / "work", tmp_path / "out")
     assert dry_run(study, Job("snl", "few", 96), place) is None
     reason = dry_run(study, Job("trimmed", "few", 96), place)
     assert reason is not None and "minimum of 170 gates" in reason

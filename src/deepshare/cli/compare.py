@@ -65,7 +65,7 @@ def compare(
         gpus: GPUs of a job, 0 or 1, for --launch slurm; by default 1.
         cores: CPU cores of a job, for --launch slurm; by default 4.
         teacher: The run folder of a trained plain network to learn from; by default it is trained first.
-        out: Folder of results; by default results/compare/STUDY.
+        out: Folder of results, and of the teacher's weights; by default results/compare/STUDY.
         work: Folder of run folders; by default runs/compare/STUDY.
         data_dir: Where data sets are.
         download: Fetch a data set that is not there.
@@ -82,8 +82,8 @@ def compare(
     unknown = [method for method in only if method not in chosen.methods]
     if unknown:
         raise RecipeError(f"--only {unknown[0]}: the study {chosen.name} has {', '.join(chosen.methods)}")
-    place = Place(work or Path("runs/compare") / chosen.name, data_dir, download, teacher)
-    queue = Queue(chosen, out or Path("results/compare") / chosen.name, place)
+    folders = work or Path("runs/compare") / chosen.name, out or Path("results/compare") / chosen.name
+    queue = Queue(chosen, Place(*folders, data_dir, download, teacher))
     if show_list:
         list_runs(queue, as_json)
     elif dry_run:

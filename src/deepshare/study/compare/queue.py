@@ -46,13 +46,16 @@ class Queue:
 
     Attributes:
         study: The study.
-        out: The folder of results.
         place: Where it is run.
     """
 
     study: Study
-    out: Path
     place: Place
+
+    @property
+    def out(self) -> Path:
+        """The folder of results."""
+        return self.place.out
 
     def outcomes(self) -> dict[Job, Outcome]:
         """What there is so far; see `outcome.read_all`."""

@@ -1,6 +1,8 @@
 """One run of a study, from its recipe to its outcome."""
 
 import json
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +27,14 @@ class Place:
 
     Attributes:
         work: The folder of its run folders.
+        out: The folder of its results, which keeps the run folders of its teachers, too.
         data_dir: Where data sets are.
         download: Whether to fetch a data set that is not there.
         teacher: The run folder of a teacher in the place of those that the study trains.
     """
 
     work: Path
+    out: Path
     data_dir: Path | None = None
     download: bool = False
     teacher: Path | None = None
@@ -48,10 +52,9 @@ def run(study: Study, job: Job, place: Place, reporter: Reporter) -> Outcome:
     recipe = recipe_of(study, job)
     if job.method == TEACHER and place.teacher:
         return _outcome(study, job, place.teacher, load_recipe(RunFolder(place.teacher).recipe), given=True)
-    folder = place.work / job.name
     if job.method == TEACHER:
-        _fit(recipe, folder, place, reporter)
-        return _outcome(study, job, folder, recipe)
+        return _outcome(study, job, _train_teacher(study, job, place, reporter), recipe)
+    folder = place.work / job.name
     source = _teacher(study, job.data, place, reporter)
     teacher = checksum(load_recipe(RunFolder(source).recipe))
     recipe = taught(recipe, source)
@@ -94,21 +97,38 @@ def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None
 
 def teacher_is_there(data: str, place: Place) -> bool:
     """Whether runs on some images have the weights of their teacher."""
-    return place.teacher is not None or RunFolder(place.work / Job(TEACHER, data).name).result.exists()
+    return place.teacher is not None or _kept(Job(TEACHER, data), place).exists()
 
 
 def _teacher(study: Study, data: str, place: Place, reporter: Reporter) -> Path:
-    """The run folder of the teacher, which is trained anew where only its outcome is there, as in a fresh clone."""
+    """The run folder of the teacher, which is trained anew where its outcome is there and its weights are not."""
     if place.teacher:
         return place.teacher
     job = Job(TEACHER, data)
-    folder = place.work / job.name
     if not teacher_is_there(data, place):
         with lock_of(place.work, job):  # of all who miss it, one trains it and the others wait
             if not teacher_is_there(data, place):
-                reporter.note(f"{job.name}: trained again, since its weights are not in {place.work}")
-                _fit(recipe_of(study, job), folder, place, reporter)
-    return folder
+                reporter.note(f"{job.name}: trained again, since its weights are not in {place.out}")
+                _train_teacher(study, job, place, reporter)
+    return _kept(job, place)
+
+
+def _kept(job: Job, place: Place) -> Path:
+    return place.out / job.name
+
+
+def _train_teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> Path:
+    """Train a teacher, and keep its weights with the results, so that runs elsewhere learn from the same one."""
+    folder, kept = RunFolder(place.work / job.name), _kept(job, place)
+    _fit(recipe_of(study, job), folder.path, place, reporter)
+    with tempfile.TemporaryDirectory(dir=place.out, prefix=f".{job.name}.") as temporary:
+        whole = Path(temporary) / job.name
+        whole.mkdir()
+        for file in (folder.model, folder.recipe, folder.metrics, folder.result):
+            shutil.copy(file, whole)
+        shutil.rmtree(kept, ignore_errors=True)
+        whole.rename(kept)
+    return folder.path
 
 
 def check_teacher(study: Study, folder: Path) -> str:
