@@ -242,6 +242,14 @@ def test_start_weights_with_another_number_of_classes(small: Small, tmp_path: Pa
         fit(recipe=small(model__weights=str(tmp_path / "wrong.safetensors")), out=tmp_path / "run")
 
 
+def test_sharing_starts_so_that_given_weights_keep_their_meaning(small: Small, tmp_path: Path) -> None:
+    save_file(zoo.resnet18(10, width=8, depth=10, channels=1).state_dict(), tmp_path / "start.safetensors")
+    still = {"gelu__lr": 1e-9, "gelu__end_lr": 1e-9, "switch__lr": 1e-9, "finetune__lr": 1e-9, "finetune__end_lr": 1e-9}
+    recipe = small(method__start=None, model__weights=str(tmp_path / "start.safetensors"), **still)
+    trained = fit(recipe=recipe, out=tmp_path / "run").state_dict()
+    assert all(torch.allclose(value, torch.ones(())) for key, value in trained.items() if key.endswith(".alpha"))
+
+
 def test_a_number_of_classes_that_does_not_fit(small: Small, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has 10 classes but the model has 12 outputs"):
         fit(recipe=small(model__classes=12), out=tmp_path / "run")

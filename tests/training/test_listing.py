@@ -88,3 +88,11 @@ def test_differences_of_two_recipes() -> None:
     assert changed["gelu.lr"] == (0.05, 0.5)
     assert changed["plain.epochs"] == (6, None)
     assert all(key == "plain" or key.startswith(("plain.", "gelu.lr")) for key in changed)
+
+
+def test_a_start_that_was_written_down_equals_the_same_one_that_was_left_open() -> None:
+    for name in ("own", "digits-plain"):
+        assert not differences(load_recipe(name, {"method.start": "uniform"}), load_recipe(name))
+    trained = {"model.weights": "trained.pt"}
+    old, new = load_recipe("own", {**trained, "method.start": "uniform"}), load_recipe("own", trained)
+    assert differences(old, new) == {"method.start": ("uniform", "identity")}

@@ -204,3 +204,19 @@ def test_a_recipe_cannot_be_changed_after_it_was_checked() -> None:
 def test_a_recipe_can_be_written_in_python() -> None:
     values = load_recipe("digits").model_dump()
     assert Recipe(**values) == load_recipe("digits")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "start"),
+    [
+        ({}, "uniform"),
+        ({"model.weights": "trained.pt"}, "identity"),
+        ({"method.initial": "plain"}, "identity"),
+        ({"method.initial": "plain", "method.start": "uniform"}, "uniform"),
+        ({"method.start": "identity"}, "identity"),
+    ],
+)
+def test_trained_weights_keep_their_meaning_unless_the_recipe_says_otherwise(
+    overrides: dict[str, object], start: str
+) -> None:
+    assert load_recipe("own", overrides).start == start

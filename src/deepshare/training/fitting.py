@@ -141,7 +141,7 @@ class Fitting:
     def _sharing(self, planned: Plan) -> DeepShare:
         settings, seed = self.recipe.method, seed_of(self.recipe.seed, "alpha and beta")
         replicates = not self.recipe.trimmed
-        return DeepShare(planned, settings.start, settings.sharpness, seed, replicates, settings.switch_by)
+        return DeepShare(planned, self.recipe.start, settings.sharpness, seed, replicates, settings.switch_by)
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:
         budget = self._budget()

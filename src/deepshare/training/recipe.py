@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from deepshare.errors import RecipeError
 from deepshare.training.recipe_keys import explain, key_type, nearest, read_text
-from deepshare.training.schema import PHASES, Phase, Recipe
+from deepshare.training.schema import PHASES, SHARING, Phase, Recipe
 
 __all__ = ["Phase", "Recipe", "changed", "differences", "flat", "load_recipe", "names", "to_toml"]
 
@@ -59,8 +59,15 @@ def to_toml(recipe: Recipe) -> str:
 
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
-    """Return the old and the new value of every key that differs, by dotted key; None is no value."""
-    before, after = (dict(flat(recipe.model_dump(mode="json"))) for recipe in (old, new))
+    """Return the old and the new value of every key that differs, by dotted key; None is no value.
+
+    What a recipe leaves to `Recipe.start` is what that gives, and nothing where no gates are shared.
+    """
+    before, after = (
+        dict(flat(recipe.model_dump(mode="json")))
+        | {"method.start": recipe.start if recipe.method.name in SHARING else None}
+        for recipe in (old, new)
+    )
     changed = (key for key in before | after if before.get(key) != after.get(key))
     return {key: (before.get(key), after.get(key)) for key in changed}
 

@@ -117,7 +117,7 @@ class Method(Section):
         "deepshare", "relu", "trimmed", "snl", "autorep", "senet", "deepreduce", "spatial", "hybrenet", "delphi"
     ] = "deepshare"
     affine: bool = True
-    start: Literal["identity", "uniform"] = "uniform"
+    start: Literal["identity", "uniform"] | None = None  # of alpha and beta; None: see Recipe.start
     sharpness: Rate = 1.0
     switch_by: Literal["channels", "sharpness"] = "channels"  # what grows in [switch]: hard channels, or sharpness
     mapping: Literal["round-robin", "contiguous", "learned"] = "round-robin"
