@@ -12,13 +12,14 @@ from deepshare import zoo
 from deepshare.data.seeds import seed_of
 from deepshare.errors import CheckpointError
 from deepshare.methods.deepshare import trim
-from deepshare.sharing.convert import replace_sites, share
+from deepshare.sharing.convert import relu6_to_relu, replace_sites, share
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.comparators import finished_form
 from deepshare.training.folder import RunFolder
 from deepshare.training.given import unshared
 from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.sections import Model
 from deepshare.training.weights import Kind, fill, plan_checksum, read_weights
 from deepshare.zoo.deeplab import DeepLabV3
 from deepshare.zoo.mobilenet import COUNTER, backbone_weights, is_torchvisions
@@ -35,12 +36,18 @@ def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None 
     wanted = recipe.model_of(role)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(recipe.seed, "start", role))
-        model = zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
+        model = build(wanted)
     if wanted.weights:
         left = start_from(model, Path(wanted.weights), wanted.classes)
         if left and tell:
             tell(f"weights from {wanted.weights}; still random: {', '.join(left)}")
     return model
+
+
+def build(wanted: Model) -> nn.Module:
+    """Build a network as a recipe describes it, with random weights."""
+    model = zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
+    return relu6_to_relu(model) if wanted.relu6_to_relu else model
 
 
 def layout_of(model: nn.Module) -> torch.memory_format:
@@ -169,8 +176,7 @@ def convert(model: nn.Module, kind: Kind, input_size: Sequence[int], plan: Plan 
 
 def _build(recipe: Recipe, kind: Kind) -> nn.Module:
     roles: dict[Kind, str] = {"gelu": "teacher", "plain": "plain"}
-    wanted = recipe.model_of(roles.get(kind, "result"))
-    return zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
+    return build(recipe.model_of(roles.get(kind, "result")))
 
 
 def check_finished(run: RunFolder) -> None:
