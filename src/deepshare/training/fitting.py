@@ -17,11 +17,11 @@ from deepshare.errors import CheckpointError, DataError, PlanMismatchError, Reci
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.convert import count_gates
-from deepshare.sharing.plan import Plan, plan
+from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training import leaders as leading
 from deepshare.training import sensitivity
-from deepshare.training.allocate import of_first_sites, read_counts, weights
+from deepshare.training.allocate import divide, read_counts, weights
 from deepshare.training.comparators import make_method
 from deepshare.training.evaluate import Result
 from deepshare.training.folder import RunFolder, describe_environment, own_lines
@@ -144,21 +144,9 @@ class Fitting:
         return DeepShare(planned, self.recipe.start, settings.sharpness, seed, replicates, settings.switch_by)
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:
-        budget = self._budget()
-        if shares and budget.first_site_only:
-            shares = of_first_sites(shares, find_sites(base, self.input_size), max_group=budget.max_group)
-        return plan(
-            base,
-            self.input_size,
-            budget.gates,
-            shares,
-            layer_sharing=budget.layer_sharing,
-            max_group=budget.max_group,
-            mapping=self.recipe.method.mapping,
-            affine=self.recipe.method.affine,
-            patch=budget.patch,
-            leaders=leaders,
-        )
+        budget, method = self._budget(), self.recipe.method
+        options = {**budget.of_plan, "mapping": method.mapping, "affine": method.affine, "leaders": leaders}
+        return divide(base, self.input_size, budget.gates, shares, **options)
 
     def _budget(self) -> Budget:
         if self.recipe.budget is None:
