@@ -50,6 +50,12 @@ def test_train_resume_and_eval(cli: Cli, tmp_path: Path) -> None:
     assert again.err == f"deepshare: {out} holds a finished run: give another folder\n"
     resumed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume")
     assert resumed.out == f"{out}: {result['gates']:,} gates, test accuracy {evaluated['accuracy']:.2%}\n"
+    whole = (out / "result.json").read_text()
+    (out / "result.json").write_text(whole[:-20])
+    damaged = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume")
+    assert (damaged.out, damaged.code) == ("", 2)
+    assert "result.json is missing or damaged" in damaged.err
+    (out / "result.json").write_text(whole)
     changed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume", "--gelu.lr", "0.5")
     assert "gelu.lr was 0.05 and is 0.5" in changed.err
 

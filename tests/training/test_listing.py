@@ -50,6 +50,14 @@ def test_an_unfinished_run_is_not_recorded(tmp_path: Path) -> None:
         record(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "environment.json"])
+def test_a_damaged_run_is_not_recorded(tmp_path: Path, name: str) -> None:
+    file = run_folder(tmp_path) / name
+    file.write_text(file.read_text()[:-20])
+    with pytest.raises(CheckpointError, match=f"{name} is missing or damaged"):
+        record(tmp_path)
+
+
 def test_the_list_tells_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     run = record(run_folder(tmp_path / "run"))

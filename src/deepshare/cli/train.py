@@ -114,7 +114,7 @@ def train(
     if dry_run:
         print(json.dumps({"dry_run": list(chosen.phases)}) if as_json else f"{chosen.name}: every phase runs")
         return
-    result = json.loads(RunFolder(folder).result.read_text(encoding="utf-8"))
+    result = RunFolder(folder).read_result()
     print(json.dumps({"out": str(folder), **result}) if as_json else describe(folder, result))
 
 

@@ -70,6 +70,7 @@ class Training:
     def _resume(self) -> State | None:
         state = self.folder.read_state()
         if state:
+            self.folder.recorded(state.lines)
             self.setting.reporter.note(f"{self.folder.path}: goes on after epoch {state.epochs} of {state.phase}")
             self.method.form(self.model, state.phase)
             fill(self.model, state.model, self.folder.state)
