@@ -242,6 +242,19 @@ def test_start_weights_with_another_number_of_classes(small: Small, tmp_path: Pa
         fit(recipe=small(model__weights=str(tmp_path / "wrong.safetensors")), out=tmp_path / "run")
 
 
+@pytest.mark.parametrize("content", [nn.Linear(2, 2), {"epoch": 3, "model": {}}, b"no weights at all", b"eh" * 9, b""])
+def test_start_weights_that_are_none(content: object, small: Small, tmp_path: Path) -> None:
+    file = tmp_path / "start.pt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    with pytest.raises(
+        CheckpointError, match=r"start\.pt holds no state_dict.*torch\.save\(model\.state_dict\(\), FILE\)$"
+    ):
+        fit(recipe=small(model__weights=str(file)), out=tmp_path / "run")
+
+
 def test_sharing_starts_so_that_given_weights_keep_their_meaning(small: Small, tmp_path: Path) -> None:
     save_file(zoo.resnet18(10, width=8, depth=10, channels=1).state_dict(), tmp_path / "start.safetensors")
     still = {"gelu__lr": 1e-9, "gelu__end_lr": 1e-9, "switch__lr": 1e-9, "finetune__lr": 1e-9, "finetune__end_lr": 1e-9}

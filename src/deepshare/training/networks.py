@@ -1,5 +1,6 @@
 """The networks of a recipe: as built, with GELU at every site, and read back from files."""
 
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +24,19 @@ from deepshare.training.sections import Model
 from deepshare.training.weights import Kind, fill, plan_checksum, read_weights
 from deepshare.zoo.deeplab import DeepLabV3
 from deepshare.zoo.mobilenet import COUNTER, backbone_weights, is_torchvisions
+
+# What torch.load and safetensors raise for a file that is none of theirs.
+DAMAGED = (
+    SafetensorError,
+    pickle.UnpicklingError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    KeyError,
+    IndexError,
+    AttributeError,
+)
+STATE_DICT = "give a safetensors file, or the model's weights alone, by torch.save(model.state_dict(), FILE)"
 
 
 def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
@@ -121,11 +135,14 @@ def _read_any(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path} cannot be read ({reason}): give a safetensors file or a state_dict") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): {STATE_DICT}") from error
+    except DAMAGED as error:
+        raise CheckpointError(
+            f"{path} holds no state_dict (it is damaged, or has a whole model): {STATE_DICT}"
+        ) from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise CheckpointError(f"{path} holds no state_dict: save the model's state_dict() alone")
+        raise CheckpointError(f"{path} holds no state_dict: {STATE_DICT}")
     return content
 
 
