@@ -269,6 +269,27 @@ def test_a_number_of_classes_that_does_not_fit(small: Small, tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+def test_data_of_another_kind_than_the_network(small: Small, tmp_path: Path) -> None:
+    pixels = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 10, 1))
+    with pytest.raises(DataError, match="digits has a class for each image but Sequential gives one for each pixel"):
+        fit(pixels, recipe=small(), out=tmp_path / "run")
+    images = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+    recipe = small(data__image_size=12, model__classes=4)
+    with pytest.raises(DataError, match="scenes has a class for each pixel but Sequential gives one for each image"):
+        fit(images, recipe=recipe, data=(scenes(8), scenes(8)), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_of_a_size_that_the_network_asserts_against(small: Small, tmp_path: Path) -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.shape[2] == 224, "Input height 8 is not 224"
+            return x
+
+    with pytest.raises(DataError, match=r"Fixed does not take images of 1x8x8 \(Input height 8 is not 224\)"):
+        fit(Fixed(), recipe=small(), out=tmp_path / "run")
+
+
 def test_a_model_that_gives_no_logits(small: Small, tmp_path: Path) -> None:
     class Pair(nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
