@@ -95,6 +95,13 @@ def test_folders_that_are_no_finished_run(folder: Path, tmp_path: Path) -> None:
         load(folder)
 
 
+def test_best_weights_that_are_not_there(folder: Path) -> None:
+    (folder / "best.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"best\.safetensors is not there: take the last weights"):
+        load(folder, best=True)
+    load(folder)
+
+
 def test_a_damaged_file_is_refused(folder: Path) -> None:
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])

@@ -163,6 +163,8 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     run = RunFolder(Path(folder))
     check_finished(run)
     path = run.best if best else run.model
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there: take the last weights instead of the best, or put it back")
     tensors, label = read_weights(path)
     if label.network == "shared" and not run.plan.is_file():
         raise CheckpointError(f"{run.path} has lost its {run.plan.name}: restore it from a copy of the run")

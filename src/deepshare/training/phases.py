@@ -141,7 +141,7 @@ class Training:
         trained = train_epoch(self.setting, work, epoch)
         validated = self._validate(work.phase.batch)
         if not self.setting.dry:  # one batch tells nothing: quadratics overflow before they are trained
-            check_finite(validated.loss, work.name, epoch)
+            check_finite(validated.loss, self.setting.recipe, work.name, epoch)
         return EpochLine(
             phase=work.name,
             epoch=epoch + 1,
