@@ -1,4 +1,5 @@
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,64 @@ def test_snl_trains_the_network_of_the_recipe_within_the_budget(cli: Cli, tmp_pa
     assert 'gates = "20%"' in (tmp_path / "run" / "recipe.toml").read_text()
     again = cli("plan", "resnet18", "--budget", "20%", *run, "--resume", "--json")
     assert again.out == said.out
+
+
+def short(folder: Path, *keys: str) -> Path:
+    file = folder / "short.toml"
+    few = ["model.arguments.width = 4", "data.subset = 64", "plain.epochs = 1", "snl.max_epochs = 1"]
+    file.write_text("\n".join(['base = "digits"', *few, *keys]))
+    return file
+
+
+def test_snl_plans_for_the_images_that_it_trains_on(cli: Cli, tmp_path: Path) -> None:
+    run = ["--allocate", "snl", "-r", short(tmp_path), "--run", tmp_path / "run"]
+    other = cli("plan", "resnet18", "--budget", "20%", *run, "--input-size", "3x32x32")
+    assert (other.out, other.code, other.err.count("\n")) == ("", 2, 1)
+    assert "--input-size 3x32x32" in other.err and "1x8x8" in other.err
+    assert not (tmp_path / "run").exists()
+    assert Plan.from_json(cli("plan", "resnet18", "--budget", "20%", *run, "--json").out).input_size == (1, 8, 8)
+
+
+@pytest.mark.parametrize("flag", ["--no-layer-sharing", "--max-group=1", "--per-block"])
+def test_a_budget_below_what_the_flags_need_is_refused_before_snl(cli: Cli, tmp_path: Path, flag: str) -> None:
+    wide = short(tmp_path, "model.arguments.depth = 18")
+    run = ["--allocate", "snl", "-r", wide, "--run", tmp_path / "run"]
+    said = cli("plan", "resnet18", "--budget", 120, *run, flag)
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert "120" in said.err and "at least" in said.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_flags_are_in_the_recipe_of_the_training(cli: Cli, tmp_path: Path) -> None:
+    run = ["--allocate", "snl", "-r", short(tmp_path), "--run", tmp_path / "run"]
+    said = cli("plan", "resnet18", "--budget", "60%", *run, "--no-layer-sharing", "--patch", 2, "--first-site-only")
+    assert said.code == 0, said.err
+    budget = tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["budget"]
+    assert (budget["layer_sharing"], budget["patch"], budget["first_site_only"]) == (False, 2, True)
+
+
+def test_a_recipe_gives_network_and_size_to_every_allocation(cli: Cli, tmp_path: Path) -> None:
+    counts = {f"layer{stage}.0.act{act}": 1.0 for stage in (1, 2, 3, 4) for act in (1, 2)}
+    (tmp_path / "counts.json").write_text(json.dumps(counts))
+    for allocate in ("uniform", tmp_path / "counts.json"):
+        options = ["--allocate", allocate, "-r", short(tmp_path, "budget.max_group = 1")]
+        plan = planned(cli, "--budget", "20%", *options)
+        assert (plan.input_size, plan.sites[0].channels) == ((1, 8, 8), 4)
+        assert [len(group.sites) for group in plan.groups] == [1] * 8
+        assert planned(cli, "--budget", "20%", *options, "--input-size", "1x16x16").input_size == (1, 16, 16)
+
+
+def test_the_first_site_alone_may_decide(cli: Cli, tmp_path: Path) -> None:
+    weights = {name: 8.0 if name == "layer1.0.act2" else 0.5 for name in STAGES}
+    (tmp_path / "weights.json").write_text(json.dumps(weights))
+    options = ["--budget", 60_000, "--allocate", tmp_path / "weights.json"]
+    by_sum, by_first = planned(cli, *options), planned(cli, *options, "--first-site-only")
+    by_site = planned(cli, *options, "--first-site-only", "--no-layer-sharing")
+    assert by_sum.groups[0].gates > 2 * by_first.groups[0].gates
+    assert by_site == planned(cli, *options, "--no-layer-sharing")  # each site is the first of its own group
+    recipe = tmp_path / "first.toml"
+    recipe.write_text('base = "cifar100-resnet18-6k"\nbudget.first_site_only = true')
+    assert planned(cli, *options, "-r", recipe).groups == by_first.groups
 
 
 def test_weights_divide_the_budget(cli: Cli, tmp_path: Path) -> None:

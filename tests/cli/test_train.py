@@ -50,6 +50,12 @@ def test_train_resume_and_eval(cli: Cli, tmp_path: Path) -> None:
     assert again.err == f"deepshare: {out} holds a finished run: give another folder\n"
     resumed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume")
     assert resumed.out == f"{out}: {result['gates']:,} gates, test accuracy {evaluated['accuracy']:.2%}\n"
+    whole = (out / "result.json").read_text()
+    (out / "result.json").write_text(whole[:-20])
+    damaged = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume")
+    assert (damaged.out, damaged.code) == ("", 2)
+    assert "result.json is missing or damaged" in damaged.err
+    (out / "result.json").write_text(whole)
     changed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume", "--gelu.lr", "0.5")
     assert "gelu.lr was 0.05 and is 0.5" in changed.err
 
@@ -67,10 +73,15 @@ def test_dry_run_needs_no_folder_and_writes_none(cli: Cli, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_network_and_a_folder_of_pictures(cli: Cli, tmp_path: Path) -> None:
+def write_pictures(folder: Path) -> Path:
     for place, name in enumerate(("cat", "dog", "owl")):
         for number in range(8):
-            write_picture(tmp_path / "pictures" / name / f"{number}.png", 80 * place + number, size=(20, 16))
+            write_picture(folder / name / f"{number}.png", 80 * place + number, size=(20, 16))
+    return folder
+
+
+def test_another_network_and_a_folder_of_pictures(cli: Cli, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
     flags = [
         "--model.arguments.width",
         "8",
@@ -147,6 +158,16 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli: Cli, arguments: list[str],
     assert (said.out, said.code) == ("", 2)
     assert said.err.count("\n") == 1
     assert all(word in said.err for word in words), said.err
+
+
+def test_a_network_with_relu6(cli: Cli, tmp_path: Path) -> None:
+    network = ["--model", "torchvision:mobilenet_v2", "--model.arguments.width_mult", 0.25, "--budget.gates", "20%"]
+    flags = [*network, "--data", write_pictures(tmp_path), "--data.image_size", 32, "--dry-run"]
+    said = cli("train", *flags)
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert "--relu6-to-relu" in said.err
+    turned = cli("train", *flags, "--relu6-to-relu")
+    assert turned.out == "own: every phase runs\n", turned.err
 
 
 def test_eval_of_what_is_no_run(cli: Cli, tmp_path: Path) -> None:

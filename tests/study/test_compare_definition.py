@@ -13,7 +13,7 @@ from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.recipes import checksum, load_study, names, recipe_of, taught
 from deepshare.training.comparators import make_method
 from deepshare.training.networks import plain_network
-from deepshare.training.recipe import differences
+from deepshare.training.recipe import differences, load_recipe
 from tests.study.compare_results import finished, refused
 
 DIGITS = Path(str(__import__("deepshare").__path__[0])) / "study" / "compare" / "studies" / "digits.toml"
@@ -114,6 +114,14 @@ def test_a_checksum_changes_with_what_decides_and_with_nothing_else(digits: Stud
     assert checksum(same) == checksum(recipe) == checksum(taught(recipe, Path("anywhere")))
     others = [Job("snl", "few", 192), Job("snl", "few", 96, seed=1), Job("deepshare", "few", 96)]
     assert len({checksum(recipe_of(digits, job)) for job in others} | {checksum(recipe)}) == 4
+
+
+def test_a_checksum_has_the_start_that_trains_however_it_is_said() -> None:
+    said = {start: load_recipe("own", {"method.start": start}) for start in ("uniform", "identity")}
+    trained = load_recipe("own", {"model.weights": "trained.pt"})
+    assert checksum(said["uniform"]) == checksum(load_recipe("own")) != checksum(said["identity"]) == checksum(trained)
+    plain = {"base": load_recipe("digits-plain"), "old": load_recipe("digits-plain", {"method.start": "uniform"})}
+    assert checksum(plain["base"]) == checksum(plain["old"]) == checksum(taught(plain["base"], Path("anywhere")))
 
 
 def changed_study(folder: Path, old: str, new: str) -> str:

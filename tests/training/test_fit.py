@@ -242,10 +242,52 @@ def test_start_weights_with_another_number_of_classes(small: Small, tmp_path: Pa
         fit(recipe=small(model__weights=str(tmp_path / "wrong.safetensors")), out=tmp_path / "run")
 
 
+@pytest.mark.parametrize("content", [nn.Linear(2, 2), {"epoch": 3, "model": {}}, b"no weights at all", b"eh" * 9, b""])
+def test_start_weights_that_are_none(content: object, small: Small, tmp_path: Path) -> None:
+    file = tmp_path / "start.pt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    with pytest.raises(
+        CheckpointError, match=r"start\.pt holds no state_dict.*torch\.save\(model\.state_dict\(\), FILE\)$"
+    ):
+        fit(recipe=small(model__weights=str(file)), out=tmp_path / "run")
+
+
+def test_sharing_starts_so_that_given_weights_keep_their_meaning(small: Small, tmp_path: Path) -> None:
+    save_file(zoo.resnet18(10, width=8, depth=10, channels=1).state_dict(), tmp_path / "start.safetensors")
+    still = {"gelu__lr": 1e-9, "gelu__end_lr": 1e-9, "switch__lr": 1e-9, "finetune__lr": 1e-9, "finetune__end_lr": 1e-9}
+    recipe = small(method__start=None, model__weights=str(tmp_path / "start.safetensors"), **still)
+    trained = fit(recipe=recipe, out=tmp_path / "run").state_dict()
+    assert all(torch.allclose(value, torch.ones(())) for key, value in trained.items() if key.endswith(".alpha"))
+
+
 def test_a_number_of_classes_that_does_not_fit(small: Small, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has 10 classes but the model has 12 outputs"):
         fit(recipe=small(model__classes=12), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_data_of_another_kind_than_the_network(small: Small, tmp_path: Path) -> None:
+    pixels = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 10, 1))
+    with pytest.raises(DataError, match="digits has a class for each image but Sequential gives one for each pixel"):
+        fit(pixels, recipe=small(), out=tmp_path / "run")
+    images = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+    recipe = small(data__image_size=12, model__classes=4)
+    with pytest.raises(DataError, match="scenes has a class for each pixel but Sequential gives one for each image"):
+        fit(images, recipe=recipe, data=(scenes(8), scenes(8)), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_of_a_size_that_the_network_asserts_against(small: Small, tmp_path: Path) -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.shape[2] == 224, "Input height 8 is not 224"
+            return x
+
+    with pytest.raises(DataError, match=r"Fixed does not take images of 1x8x8 \(Input height 8 is not 224\)"):
+        fit(Fixed(), recipe=small(), out=tmp_path / "run")
 
 
 def test_a_model_that_gives_no_logits(small: Small, tmp_path: Path) -> None:
@@ -281,7 +323,9 @@ def test_resuming_a_finished_run_changes_nothing(finished: Finished, small: Smal
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_state(small: Small, tmp_path: Path) -> None:
     recipe = small(switch__lr=1e30, switch__schedule="none")
-    with pytest.raises(RecipeError, match=r"the loss is (nan|inf) in epoch 1 of switch.*lower switch\.lr"):
+    with pytest.raises(
+        RecipeError, match=r"the loss is (nan|inf) in epoch 1 of switch.*lower switch\.lr and --teacher RUN/teacher$"
+    ):
         fit(recipe=recipe, out=tmp_path / "run")
     state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
     assert (state["phase"], state["epochs"], state["over"], state["lines"]) == ("gelu", 2, True, 2)

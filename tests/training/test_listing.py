@@ -50,6 +50,14 @@ def test_an_unfinished_run_is_not_recorded(tmp_path: Path) -> None:
         record(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "environment.json"])
+def test_a_damaged_run_is_not_recorded(tmp_path: Path, name: str) -> None:
+    file = run_folder(tmp_path) / name
+    file.write_text(file.read_text()[:-20])
+    with pytest.raises(CheckpointError, match=f"{name} is missing or damaged"):
+        record(tmp_path)
+
+
 def test_the_list_tells_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     run = record(run_folder(tmp_path / "run"))
@@ -88,3 +96,11 @@ def test_differences_of_two_recipes() -> None:
     assert changed["gelu.lr"] == (0.05, 0.5)
     assert changed["plain.epochs"] == (6, None)
     assert all(key == "plain" or key.startswith(("plain.", "gelu.lr")) for key in changed)
+
+
+def test_a_start_that_was_written_down_equals_the_same_one_that_was_left_open() -> None:
+    for name in ("own", "digits-plain"):
+        assert not differences(load_recipe(name, {"method.start": "uniform"}), load_recipe(name))
+    trained = {"model.weights": "trained.pt"}
+    old, new = load_recipe("own", {**trained, "method.start": "uniform"}), load_recipe("own", trained)
+    assert differences(old, new) == {"method.start": ("uniform", "identity")}

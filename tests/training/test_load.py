@@ -12,6 +12,8 @@ from deepshare.errors import CheckpointError, PlanError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.training.evaluate import evaluate
+from deepshare.training.fit import fit
+from deepshare.training.folder import RunFolder
 from deepshare.training.networks import load
 from deepshare.training.recipe import load_recipe
 
@@ -93,11 +95,37 @@ def test_folders_that_are_no_finished_run(folder: Path, tmp_path: Path) -> None:
         load(folder)
 
 
+def test_best_weights_that_are_not_there(folder: Path) -> None:
+    (folder / "best.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"best\.safetensors is not there: take the last weights"):
+        load(folder, best=True)
+    load(folder)
+
+
 def test_a_damaged_file_is_refused(folder: Path) -> None:
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.raises(CheckpointError, match="damaged"):
         load(folder)
+
+
+def test_a_finished_run_that_has_lost_its_record_cannot_be_summed_up(folder: Path) -> None:
+    (folder / "result.json").unlink()
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is missing or damaged"):
+        fit(recipe=load_recipe(folder / "recipe.toml"), out=folder, resume=True)
+
+
+@pytest.mark.parametrize("content", ["", '{"gates": 3', "[]", "{}"])
+def test_a_damaged_result_is_written_again_once_it_is_deleted(folder: Path, content: str) -> None:
+    run = RunFolder(folder)
+    before = run.read_result()
+    run.result.write_text(content)
+    with pytest.raises(CheckpointError, match=r"result\.json is missing or damaged: delete it"):
+        run.read_result()
+    run.result.unlink()
+    fit(recipe=load_recipe(run.recipe), out=folder, resume=True)
+    assert run.read_result() == before
 
 
 def test_a_plan_that_is_missing_or_damaged(folder: Path) -> None:

@@ -133,9 +133,24 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     path = write(tmp_path, 'base = "digits"\n[gelu]\nepocs = 3\nlr = "fast"\n[modle]\nname = 1\n')
     with pytest.raises(RecipeError) as caught:
         load_recipe(path)
-    assert str(caught.value).split(": ", 1)[0] == "mine.toml"
+    assert str(caught.value).split(": ", 1)[0] == str(path)
     for problem in ('did you mean "gelu.epochs"?', 'gelu.lr: got "fast", expected number', 'did you mean "model"?'):
         assert problem in str(caught.value)
+
+
+def test_a_wrong_key_is_named_with_the_file_that_it_is_in(tmp_path: Path) -> None:
+    base = write(tmp_path, 'base = "digits"\n[gelu]\nlr = "fast"\nepochs = 3\n', "first.toml")
+    child = write(tmp_path, 'base = "first.toml"\n[gelu]\nepochs = 2\n', "second.toml")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(child)
+    assert str(caught.value) == f'{base}: gelu.lr: got "fast", expected number'
+    child.write_text('base = "first.toml"\ngelu.epochs = "two"\n')
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(child, {"switch.lr": -1.0})
+    problems = ('gelu.epochs: got "two", expected integer', "switch.lr: got -1.0, expected greater than 0")
+    assert str(caught.value) == f'{child}: {"; ".join(problems)}; {base}: gelu.lr: got "fast", expected number'
+    with pytest.raises(RecipeError, match=r"^digits\.toml: gelu\.lr: got"):
+        load_recipe("digits", {"gelu.lr": "fast"})
 
 
 def test_numbers_in_a_file_are_not_made_from_text(tmp_path: Path) -> None:
@@ -186,6 +201,8 @@ def test_a_base_or_file_that_cannot_be_read(text: str, message: str, tmp_path: P
     with pytest.raises(RecipeError) as caught:
         load_recipe(write(tmp_path, text))
     assert message in str(caught.value)
+    if message.startswith("mine.toml"):
+        assert str(caught.value).startswith(f"{tmp_path}/mine.toml: ")
 
 
 def test_an_unknown_name_says_the_nearest() -> None:
@@ -204,3 +221,19 @@ def test_a_recipe_cannot_be_changed_after_it_was_checked() -> None:
 def test_a_recipe_can_be_written_in_python() -> None:
     values = load_recipe("digits").model_dump()
     assert Recipe(**values) == load_recipe("digits")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "start"),
+    [
+        ({}, "uniform"),
+        ({"model.weights": "trained.pt"}, "identity"),
+        ({"method.initial": "plain"}, "identity"),
+        ({"method.initial": "plain", "method.start": "uniform"}, "uniform"),
+        ({"method.start": "identity"}, "identity"),
+    ],
+)
+def test_trained_weights_keep_their_meaning_unless_the_recipe_says_otherwise(
+    overrides: dict[str, object], start: str
+) -> None:
+    assert load_recipe("own", overrides).start == start

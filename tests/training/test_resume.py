@@ -171,6 +171,39 @@ def test_a_damaged_state_is_refused_and_left_alone(tmp_path: Path, monkeypatch: 
     assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
 
 
+@pytest.mark.parametrize("content", [b"", b'{"phase": "gelu", "ep', None])
+def test_a_record_that_has_lost_lines_is_refused_and_left_alone(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("deepshare.training.phases.train_epoch", stop_in_switch)
+        with pytest.raises(PowerCut):
+            train(out, 1)
+    if content is None:
+        (out / "metrics.jsonl").unlink()
+    else:
+        (out / "metrics.jsonl").write_bytes(content)
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged \(0 lines of 1 can be read\)"):
+        train(out, 1)
+    assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+
+
+def test_a_record_without_its_last_line_end_is_mended(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("deepshare.training.phases.train_epoch", stop_in_switch)
+        with pytest.raises(PowerCut):
+            train(out, 1)
+    record = out / "metrics.jsonl"
+    record.write_bytes(record.read_bytes().removesuffix(b"\n"))
+    train(out, 1)
+    assert_same(out, uninterrupted)
+
+
 def stop_in_switch(setting: Setting, work: Work, epoch: int) -> Trained:
     if work.name == "switch":
         raise PowerCut

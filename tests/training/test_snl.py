@@ -74,6 +74,25 @@ def test_it_stops_at_the_budget_and_records_every_site(tmp_path: Path) -> None:
         lowest = min(lowest, line["gates"])
 
 
+class Notes(Reporter):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_it_says_so_when_it_ends_above_its_target(tmp_path: Path) -> None:
+    enough, few = Notes(), Notes()
+    allocate(recipe=recipe(snl__gates="99%"), out=tmp_path / "enough", reporter=enough)
+    counts = allocate(recipe=recipe(snl__max_epochs=1), out=tmp_path / "few", reporter=few)
+    assert enough.notes == []
+    (note,) = few.notes
+    assert note.startswith(f"snl: ended with {sum(counts.values())} gates, above the 120")
+
+
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole = allocate(recipe=recipe(), out=tmp_path / "whole")
     with pytest.raises(StoppedError):

@@ -4,17 +4,18 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from deepshare.cli.options import Flag, InputSize, Json, Model, Relu6ToRelu, build, check_writable, size_of
-from deepshare.errors import RecipeError
+from deepshare.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from deepshare.sharing.plan import Plan
+    from deepshare.training.feed import Feed
     from deepshare.training.recipe import Recipe
 
 SNL = Group("Allocation by SNL", help="With --allocate snl the network is trained first; see deepshare train.")
@@ -30,12 +31,13 @@ def plan(
     no_layer_sharing: Flag = False,
     max_group: int | None = None,
     per_block: Flag = False,
-    patch: int = 1,
+    patch: int | None = None,
+    first_site_only: Flag = False,
     relu6_to_relu: Relu6ToRelu = False,
+    recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"])] = None,
     cost: str | None = None,
     out: Path | None = None,
     as_json: Json = False,
-    recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"], group=SNL)] = None,
     run: Annotated[Path | None, Parameter(group=SNL)] = None,
     data_dir: Annotated[Path | None, Parameter(group=SNL)] = None,
     resume: Annotated[Flag, Parameter(group=SNL)] = False,
@@ -50,50 +52,47 @@ def plan(
         max_group: At most so many sites share the gates of one.
         per_block: Share across layers only within a residual block.
         patch: Side of square patches whose neurons share a gate, too.
+        first_site_only: Sites that share gates weigh what the first of them weighs, not their sum.
+        recipe: Plan the network of a recipe, with its arguments, for images of its size and as its [budget] says where
+            no flag says otherwise; for snl it also says how to train, and on which data.
         cost: Predict what private inference costs with this engine, beside the network with all its ReLUs: crypten,
             gateshare, spu-cheetah or spu-semi2k.
         out: File to write the plan to.
-        recipe: How to train, and on which data.
         run: Folder for the training; its snl/counts.json can be given to --allocate another time.
         data_dir: Where data sets are.
         resume: Go on with the training in the folder.
     """
     if out is not None:
         check_writable(out)
-    size = size_of(model, input_size)
-    from deepshare import plan as make_plan
-
+    if allocate == "snl" and (recipe is None or run is None):
+        raise RecipeError("--allocate snl trains the network: give --recipe and --run, a folder for it")
+    limits = given(
+        layer_sharing=False if no_layer_sharing else None,
+        max_group=max_group,
+        patch=patch,
+        first_site_only=first_site_only or None,
+    )
+    chosen = recipe_of(model, recipe, {"gates": budget, **limits}, relu6_to_relu) if recipe else None
+    wanted = size_of(model, input_size) if chosen is None else size_in(chosen, input_size)
     if cost is not None:
         from deepshare.private.engine import find_engine
 
         find_engine(cost)
+    from deepshare.training.allocate import divide
 
-    if allocate == "snl":
-        if recipe is None or run is None:
-            raise RecipeError("--allocate snl trains the network: give --recipe and --run, a folder for it")
-        if relu6_to_relu:
-            raise RecipeError(
-                "--allocate snl trains a network by its name, without --relu6-to-relu: use deepshare.allocate"
-            )
-        chosen = recipe_of(model, recipe, budget)
-        network = build(model, relu6_to_relu=False, classes=chosen.model.classes, **chosen.model.arguments)
-        shares: Mapping[str, float] | None = counts_by_snl(chosen, run, data_dir, resume)
+    options = {**limits, **(options_of(chosen) if chosen else {}), "per_block": per_block}
+    network = network_of(chosen) if chosen else build(model, relu6_to_relu=relu6_to_relu)
+    if allocate == "snl" and chosen and run:
+        feed = feed_of(chosen, data_dir, input_size)
+        wanted = feed.input_size
+        divide(network, wanted, budget, None, **options)  # what cannot be met is refused before anything is trained
+        shares: Mapping[str, float] | None = counts_by_snl(chosen, run, feed, resume)
     else:
-        network = build(model, relu6_to_relu=relu6_to_relu)
         from deepshare.sharing.sites import find_sites
         from deepshare.training.allocate import weights
 
-        shares = weights(allocate, find_sites(network, size))
-    made = make_plan(
-        network,
-        size,
-        budget,
-        shares,
-        layer_sharing=not no_layer_sharing,
-        max_group=max_group,
-        per_block=per_block,
-        patch=patch,
-    )
+        shares = weights(allocate, find_sites(network, wanted))
+    made = divide(network, wanted, budget, shares, **options)
     said = with_cost(network, made, cost, as_json) if cost else made.to_json() if as_json else f"{made}\n"
     if out is not None:
         made.save(out)
@@ -118,22 +117,63 @@ def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) ->
     return f"{made}\n\nOne image with {engine}, predicted:\n\n{comparison(costs)}\n"
 
 
-def recipe_of(model: str, recipe: str, budget: str) -> "Recipe":
+def given(**values: object) -> dict[str, object]:
+    """The values that are not None."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def recipe_of(model: str, recipe: str, budget: Mapping[str, object], relu6_to_relu: bool) -> "Recipe":
     """A recipe for this network and budget; its arguments are for its own network."""
     from deepshare.training.recipe import changed, load_recipe
 
-    chosen = load_recipe(recipe, {"budget.gates": budget})
+    changes = {f"budget.{key}": value for key, value in budget.items()}
+    chosen = load_recipe(recipe, changes | ({"model.relu6_to_relu": True} if relu6_to_relu else {}))
     other = {"model.name": model, "model.arguments": {}}
     return chosen if chosen.model.name == model else changed(chosen, other)
 
 
-def counts_by_snl(recipe: "Recipe", run: Path, data_dir: Path | None, resume: bool) -> Mapping[str, float]:
+def network_of(recipe: "Recipe") -> "nn.Module":
+    """The network of a recipe."""
+    from deepshare.training.networks import build
+
+    return build(recipe.model)
+
+
+def options_of(recipe: "Recipe") -> dict[str, Any]:
+    """What a recipe says of its plan."""
+    limits = recipe.budget.of_plan if recipe.budget else {}
+    return {**limits, "mapping": recipe.method.mapping, "affine": recipe.method.affine}
+
+
+def size_in(recipe: "Recipe", input_size: str | None) -> tuple[int, ...]:
+    """The size that was given, or else that of a recipe's images."""
+    from deepshare.data.pictures import height_and_width
+
+    channels, *_ = wanted = size_of(recipe.model.name, input_size)
+    if input_size:
+        return wanted
+    return int(recipe.model.arguments.get("channels", channels)), *height_and_width(recipe.data.image_size)
+
+
+def feed_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -> "Feed":
+    """The data that SNL trains on, once it is known that its images have the size that was given, if one was."""
+    from deepshare.training.feed import make_feed
+
+    feed = make_feed(None, recipe, data_dir)
+    if input_size and size_of(recipe.model.name, input_size) != feed.input_size:
+        there = "x".join(map(str, feed.input_size))
+        raise DataError(f"--input-size {input_size}: SNL trains on {recipe.data.name}, which has {there}: leave it out")
+    return feed
+
+
+def counts_by_snl(recipe: "Recipe", run: Path, feed: "Feed", resume: bool) -> Mapping[str, float]:
     """Train the network of a recipe and let SNL find how many gates each site wants."""
     from deepshare.cli.progress import make_reporter
     from deepshare.training.fit import allocate
 
     reporter = make_reporter()
+    data = [part for part in (feed.train_set, feed.validation_set, feed.test_set) if part is not None]
     try:
-        return allocate(recipe=recipe, out=run, data_dir=data_dir, resume=resume, reporter=reporter)
+        return allocate(recipe=recipe, out=run, data=data, resume=resume, reporter=reporter)
     finally:
         reporter.end()

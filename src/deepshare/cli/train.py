@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from deepshare.cli.options import Flag, Json
+from deepshare.cli.options import Flag, Json, Relu6ToRelu
 from deepshare.errors import CheckpointError, DataError, RecipeError
 
 
@@ -20,6 +20,7 @@ def train(
     dry_run: Flag = False,
     model: str | None = None,
     weights: str | None = None,
+    relu6_to_relu: Relu6ToRelu = False,
     data: str | None = None,
     data_dir: Path | None = None,
     download: Flag = False,
@@ -71,6 +72,8 @@ def train(
     changes = named({"model.name": model, **{key: path and Path(path).absolute() for key, path in started.items()}})
     if model is not None:
         changes["model.arguments"] = {}
+    if relu6_to_relu:
+        changes["model.relu6_to_relu"] = True
     changes |= read_keys(keys)
     if data is not None:
         changes = with_data(recipe, changes, data, data_dir, download)
@@ -111,7 +114,7 @@ def train(
     if dry_run:
         print(json.dumps({"dry_run": list(chosen.phases)}) if as_json else f"{chosen.name}: every phase runs")
         return
-    result = json.loads(RunFolder(folder).result.read_text(encoding="utf-8"))
+    result = RunFolder(folder).read_result()
     print(json.dumps({"out": str(folder), **result}) if as_json else describe(folder, result))
 
 

@@ -104,7 +104,8 @@ def check_classes(name: str, classes: int, outputs: int) -> None:
     """Raise a `DataError` unless the model has one output per class."""
     if classes != outputs:
         raise DataError(
-            f"{name} has {classes} classes but the model has {outputs} outputs: build it with classes={classes}"
+            f"{name} has {classes} classes but the model has {outputs} outputs: build it with classes={classes}, "
+            f"or train with --model.classes {classes}"
         )
 
 

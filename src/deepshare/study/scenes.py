@@ -1,6 +1,5 @@
 """What networks for segmentation make of the same test images."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +97,6 @@ def _images(runs: Sequence[Path], data_dir: Path | None) -> Examples:
 
 
 def _show(run: Path, source: Examples, places: Sequence[int]) -> Shown:
-    result = json.loads(RunFolder(run).result.read_text(encoding="utf-8"))
+    result = RunFolder(run).read_result()
     scenes = look_at(load(run), source, places)
     return Shown(str(run), result["gates"], result["neurons"], result["test"]["last"]["miou"], scenes)

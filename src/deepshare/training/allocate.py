@@ -8,10 +8,13 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from deepshare.errors import BudgetError
-from deepshare.sharing.plan import group_sites
-from deepshare.sharing.sites import Site
+from deepshare.sharing.plan import Plan, group_sites, plan
+from deepshare.sharing.sites import Site, find_sites
 
 
 def weights(allocate: str, sites: Sequence[Site]) -> dict[str, float] | None:
@@ -68,9 +71,37 @@ def read_counts(path: Path) -> dict[str, float]:
     return {name: float(count) for name, count in counts.items()}
 
 
+def divide(
+    model: nn.Module,
+    input_size: Sequence[int],
+    budget: int | str,
+    shares: Mapping[str, float] | None,
+    *,
+    first_site_only: bool = False,
+    layer_sharing: bool = True,
+    max_group: int | None = None,
+    per_block: bool = False,
+    **options: Any,
+) -> Plan:
+    """Make a plan, as `plan` does, in which a group may weigh what its first site weighs."""
+    if shares and first_site_only:
+        most = max_group if layer_sharing else 1
+        shares = of_first_sites(shares, find_sites(model, input_size), max_group=most, per_block=per_block)
+    return plan(
+        model,
+        input_size,
+        budget,
+        shares,
+        layer_sharing=layer_sharing,
+        max_group=max_group,
+        per_block=per_block,
+        **options,
+    )
+
+
 def of_first_sites(
-    counts: Mapping[str, float], sites: Sequence[Site], *, max_group: int | None = None
+    counts: Mapping[str, float], sites: Sequence[Site], *, max_group: int | None = None, per_block: bool = False
 ) -> dict[str, float]:
     """Keep the weight of the first site of each group and set the others to 0, so that it alone decides."""
-    first = {run[0].name for run in group_sites(sites, max_group=max_group)}
+    first = {run[0].name for run in group_sites(sites, max_group=max_group, per_block=per_block)}
     return {name: count if name in first else 0.0 for name, count in counts.items()}

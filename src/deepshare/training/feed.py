@@ -46,12 +46,21 @@ class Feed:
     prepare: Transform | None
     view: View | None = None
 
-    @cached_property
+    @property
     def input_size(self) -> tuple[int, ...]:
         """Size of one prepared image; training may crop it."""
+        return self._shapes[0][1:]
+
+    @property
+    def segmentation(self) -> bool:
+        """Whether every pixel has a label."""
+        return len(self._shapes[1]) > 1
+
+    @cached_property
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         source = self.test_set if self.test_set is not None and not len(self.train_set) else self.train_set
-        images, _ = next(iter(batches(source, 1, augment=self.prepare)))
-        return tuple(images.shape[1:])
+        images, labels = next(iter(batches(source, 1, augment=self.prepare)))
+        return tuple(images.shape), tuple(labels.shape)
 
     def check(self) -> None:
         """See that there is something to train on; a copy with test images alone is for evaluation.

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from deepshare.data import ImageSet, check_classes
 from deepshare.data.about import About
 from deepshare.data.seeds import seed_of
-from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError, UnsupportedModelError
+from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError, UnsupportedModelError, reason
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.convert import count_gates
-from deepshare.sharing.plan import Plan, plan
+from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training import leaders as leading
 from deepshare.training import sensitivity
-from deepshare.training.allocate import of_first_sites, read_counts, weights
+from deepshare.training.allocate import divide, read_counts, weights
 from deepshare.training.comparators import make_method
 from deepshare.training.evaluate import Result
 from deepshare.training.folder import RunFolder, describe_environment, own_lines
@@ -81,7 +81,13 @@ class Fitting:
         """The network, once it is known that it fits the data, and what was given fits it and the folder."""
         base = self._base("shared", self.setting.reporter.note)
         source = self.setting.feed.train_set
-        outputs = _outputs(base, self.input_size)
+        _, outputs, *pixels = _output_shape(base, self.input_size)
+        if bool(pixels) != self.setting.feed.segmentation:
+            has, gives = ("pixel", "image") if self.setting.feed.segmentation else ("image", "pixel")
+            raise DataError(
+                f"{source.name} has a class for each {has} but {type(base).__name__} gives one for each {gives}: "
+                "give other data or another network"
+            )
         if not isinstance(source, ImageSet) and outputs != self.recipe.model.classes:
             raise RecipeError(
                 f"the recipe has model.classes = {self.recipe.model.classes} but the model has {outputs} outputs: "
@@ -141,24 +147,12 @@ class Fitting:
     def _sharing(self, planned: Plan) -> DeepShare:
         settings, seed = self.recipe.method, seed_of(self.recipe.seed, "alpha and beta")
         replicates = not self.recipe.trimmed
-        return DeepShare(planned, settings.start, settings.sharpness, seed, replicates, settings.switch_by)
+        return DeepShare(planned, self.recipe.start, settings.sharpness, seed, replicates, settings.switch_by)
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:
-        budget = self._budget()
-        if shares and budget.first_site_only:
-            shares = of_first_sites(shares, find_sites(base, self.input_size), max_group=budget.max_group)
-        return plan(
-            base,
-            self.input_size,
-            budget.gates,
-            shares,
-            layer_sharing=budget.layer_sharing,
-            max_group=budget.max_group,
-            mapping=self.recipe.method.mapping,
-            affine=self.recipe.method.affine,
-            patch=budget.patch,
-            leaders=leaders,
-        )
+        budget, method = self._budget(), self.recipe.method
+        options = {**budget.of_plan, "mapping": method.mapping, "affine": method.affine, "leaders": leaders}
+        return divide(base, self.input_size, budget.gates, shares, **options)
 
     def _budget(self) -> Budget:
         if self.recipe.budget is None:
@@ -323,18 +317,18 @@ def _check_plan(run: RunFolder, planned: Plan | None) -> None:
         raise PlanMismatchError(f"{run.plan} is another plan than the recipe's: give another folder")
 
 
-def _outputs(model: nn.Module, input_size: tuple[int, ...]) -> int:
+def _output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
     twin = copy.deepcopy(model).to("meta").eval()
     try:
         with torch.no_grad():
             output = twin(torch.zeros(1, *input_size, device="meta"))
-    except RuntimeError as error:
-        size, said = "x".join(map(str, input_size)), str(error).splitlines()[0]
+    except Exception as error:  # libraries assert what they need
+        size = "x".join(map(str, input_size))
         raise DataError(
-            f"{type(model).__name__} does not take images of {size} ({said}): change data.image_size, or the network's "
-            "own arguments, such as --model.arguments.channels 1"
+            f"{type(model).__name__} does not take images of {size} ({reason(error)}): change data.image_size, "
+            "or the network's own arguments, such as --model.arguments.channels 1"
         ) from error
     if not isinstance(output, torch.Tensor):
         kind = type(output).__name__
         raise UnsupportedModelError(f"{type(model).__name__} returns a {kind}: wrap it so that it returns logits")
-    return int(output.shape[1])
+    return output.shape

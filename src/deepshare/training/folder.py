@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +140,51 @@ class RunFolder:
             reason = f"cannot be written ({error.strerror}): make room and resume"
             raise CheckpointError(f"{self.metrics} {reason}") from error
 
+    def recorded(self, lines: int) -> list[bytes]:
+        """The first lines of the record.
+
+        Raises:
+            CheckpointError: They are not all there.
+        """
+        there = self.metrics.read_bytes().splitlines()[:lines] if self.metrics.exists() else []
+        whole = sum(1 for _ in takewhile(_is_json, there))
+        if whole < lines:
+            raise CheckpointError(
+                f"{self.metrics} is damaged ({whole} lines of {lines} can be read): restore it from a copy of the run "
+                "or train again in a new folder"
+            )
+        return there
+
     def truncate(self, lines: int) -> None:
         """Forget what was recorded after the state that is resumed."""
         if self.metrics.exists():
-            kept = self.metrics.read_bytes().splitlines(keepends=True)[:lines]
-            write_file(self.metrics, b"".join(kept))
+            write_file(self.metrics, b"".join(line + b"\n" for line in self.recorded(lines)))
 
     def lines(self) -> list[dict[str, Any]]:
-        """The record."""
-        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+        """The record.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+        """
+        try:
+            return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.metrics} is missing or damaged: restore it from a copy of the run") from error
+
+    def read_result(self) -> dict[str, Any]:
+        """The figures on the test images.
+
+        Raises:
+            CheckpointError: They are missing or damaged.
+        """
+        try:
+            result = json.loads(self.result.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            result = None
+        if not isinstance(result, dict) or not {"gates", "test", "seconds"} <= result.keys():
+            cure = "delete it, and deepshare train --resume writes it again"
+            raise CheckpointError(f"{self.result} is missing or damaged: {cure}")
+        return result
 
     def clean(self) -> None:
         """Remove what only an unfinished run needs."""
@@ -159,6 +196,14 @@ class RunFolder:
             yield self.path
             return
         yield from (file for file in self.path.iterdir() if not file.name.startswith("."))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def own_lines(run: RunFolder) -> list[dict[str, Any]]:

@@ -107,15 +107,15 @@ def record(folder: str | Path) -> Finished:
     """Read a finished run off its folder.
 
     Raises:
-        CheckpointError: The run is not finished.
+        CheckpointError: The run is not finished, or a file is missing or damaged.
         RecipeError: Its recipe is not a packaged one.
     """
     path = Path(folder)
     if not (path / "result.json").is_file():
         raise CheckpointError(f"{path} holds no finished run (no result.json): finish it with deepshare train --resume")
     recipe = load_recipe(path / "recipe.toml")
-    result, environment = (json.loads((path / f"{name}.json").read_text()) for name in ("result", "environment"))
-    lines = own_lines(RunFolder(path))
+    result, lines = RunFolder(path).read_result(), own_lines(RunFolder(path))
+    environment = _environment(path / "environment.json")
     score: Literal["accuracy", "miou"] = "miou" if "val_miou" in lines[-1] else "accuracy"
     command = environment.pop("command")
     return Finished(
@@ -141,6 +141,13 @@ def _read(name: str, text: str) -> Finished:
     except ValidationError as error:
         wrong = ".".join(map(str, error.errors()[0]["loc"]))
         raise RecipeError(f"the recorded run {name} cannot be read: {wrong}: {error.errors()[0]['msg']}") from None
+
+
+def _environment(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{file} is missing or damaged: restore it from a copy of the run") from error
 
 
 def _neurons(plan: Path) -> int:

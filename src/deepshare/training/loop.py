@@ -17,6 +17,7 @@ from deepshare.training.losses import cross_entropy, distillation
 from deepshare.training.progress import Reporter
 from deepshare.training.recipe import Phase, Recipe
 from deepshare.training.schedules import rate
+from deepshare.training.schema import RESULT_PHASES
 
 LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
 
@@ -95,11 +96,11 @@ def train_epoch(setting: Setting, work: Work, epoch: int) -> Trained:
         torch.manual_seed(seed_of(work.seed, epoch, step, setting.fabric.global_rank))  # dropout
         sums.add(len(images), *_step(setting, work, images, labels, lr))
         if step % LOOK_EVERY == LOOK_EVERY - 1:
-            setting.reporter.step((step + 1) / steps, check_finite(sums.loss_here(), work.name, epoch))
+            setting.reporter.step((step + 1) / steps, check_finite(sums.loss_here(), setting.recipe, work.name, epoch))
         if setting.dry:
             break
     loss, accuracy = sums.means()
-    return Trained(loss if setting.dry else check_finite(loss, work.name, epoch), accuracy, lr)
+    return Trained(loss if setting.dry else check_finite(loss, setting.recipe, work.name, epoch), accuracy, lr)
 
 
 def _step(setting: Setting, work: Work, images: Tensor, labels: Tensor, lr: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,13 +129,15 @@ def _loss(setting: Setting, work: Work, images: Tensor, logits: Tensor, labels: 
     return loss if penalty is None else loss + penalty
 
 
-def check_finite(loss: float, phase: str, epoch: int) -> float:
+def check_finite(loss: float, recipe: Recipe, phase: str, epoch: int) -> float:
     """Return the loss, or stop a run whose loss is no longer a number."""
     if math.isfinite(loss):
         return loss
+    others = [name for name in ("teacher", "plain") if name in recipe.phases and phase in RESULT_PHASES]
+    trained = [f"--{name} RUN/{name}" for name in others if not getattr(recipe, name).weights]
     raise RecipeError(
         f"the loss is {loss} in epoch {epoch + 1} of {phase}; what was saved before that epoch is kept: "
-        f"start anew with a lower {phase}.lr"
+        f"start anew with a lower {phase}.lr{' and ' * bool(trained)}{' '.join(trained)}"
     )
 
 

@@ -1,5 +1,6 @@
 """The networks of a recipe: as built, with GELU at every site, and read back from files."""
 
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,16 +13,30 @@ from deepshare import zoo
 from deepshare.data.seeds import seed_of
 from deepshare.errors import CheckpointError
 from deepshare.methods.deepshare import trim
-from deepshare.sharing.convert import replace_sites, share
+from deepshare.sharing.convert import relu6_to_relu, replace_sites, share
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.comparators import finished_form
 from deepshare.training.folder import RunFolder
 from deepshare.training.given import unshared
 from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.sections import Model
 from deepshare.training.weights import Kind, fill, plan_checksum, read_weights
 from deepshare.zoo.deeplab import DeepLabV3
 from deepshare.zoo.mobilenet import COUNTER, backbone_weights, is_torchvisions
+
+# What torch.load and safetensors raise for a file that is none of theirs.
+DAMAGED = (
+    SafetensorError,
+    pickle.UnpicklingError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    KeyError,
+    IndexError,
+    AttributeError,
+)
+STATE_DICT = "give a safetensors file, or the model's weights alone, by torch.save(model.state_dict(), FILE)"
 
 
 def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
@@ -35,12 +50,18 @@ def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None 
     wanted = recipe.model_of(role)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(recipe.seed, "start", role))
-        model = zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
+        model = build(wanted)
     if wanted.weights:
         left = start_from(model, Path(wanted.weights), wanted.classes)
         if left and tell:
             tell(f"weights from {wanted.weights}; still random: {', '.join(left)}")
     return model
+
+
+def build(wanted: Model) -> nn.Module:
+    """Build a network as a recipe describes it, with random weights."""
+    model = zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
+    return relu6_to_relu(model) if wanted.relu6_to_relu else model
 
 
 def layout_of(model: nn.Module) -> torch.memory_format:
@@ -114,11 +135,14 @@ def _read_any(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path} cannot be read ({reason}): give a safetensors file or a state_dict") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): {STATE_DICT}") from error
+    except DAMAGED as error:
+        raise CheckpointError(
+            f"{path} holds no state_dict (it is damaged, or has a whole model): {STATE_DICT}"
+        ) from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise CheckpointError(f"{path} holds no state_dict: save the model's state_dict() alone")
+        raise CheckpointError(f"{path} holds no state_dict: {STATE_DICT}")
     return content
 
 
@@ -139,6 +163,8 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     run = RunFolder(Path(folder))
     check_finished(run)
     path = run.best if best else run.model
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there: take the last weights instead of the best, or put it back")
     tensors, label = read_weights(path)
     if label.network == "shared" and not run.plan.is_file():
         raise CheckpointError(f"{run.path} has lost its {run.plan.name}: restore it from a copy of the run")
@@ -169,8 +195,7 @@ def convert(model: nn.Module, kind: Kind, input_size: Sequence[int], plan: Plan 
 
 def _build(recipe: Recipe, kind: Kind) -> nn.Module:
     roles: dict[Kind, str] = {"gelu": "teacher", "plain": "plain"}
-    wanted = recipe.model_of(roles.get(kind, "result"))
-    return zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
+    return build(recipe.model_of(roles.get(kind, "result")))
 
 
 def check_finished(run: RunFolder) -> None:

@@ -70,6 +70,7 @@ class Training:
     def _resume(self) -> State | None:
         state = self.folder.read_state()
         if state:
+            self.folder.recorded(state.lines)
             self.setting.reporter.note(f"{self.folder.path}: goes on after epoch {state.epochs} of {state.phase}")
             self.method.form(self.model, state.phase)
             fill(self.model, state.model, self.folder.state)
@@ -140,7 +141,7 @@ class Training:
         trained = train_epoch(self.setting, work, epoch)
         validated = self._validate(work.phase.batch)
         if not self.setting.dry:  # one batch tells nothing: quadratics overflow before they are trained
-            check_finite(validated.loss, work.name, epoch)
+            check_finite(validated.loss, self.setting.recipe, work.name, epoch)
         return EpochLine(
             phase=work.name,
             epoch=epoch + 1,

@@ -7,19 +7,22 @@ hold only its differences; what is recorded is always the resolved whole.
 import copy
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from deepshare.errors import RecipeError
 from deepshare.training.recipe_keys import explain, key_type, nearest, read_text
-from deepshare.training.schema import PHASES, Phase, Recipe
+from deepshare.training.schema import PHASES, SHARING, Phase, Recipe
 
 __all__ = ["Phase", "Recipe", "changed", "differences", "flat", "load_recipe", "names", "to_toml"]
+
+Layer = tuple[str, dict[str, Any]]  # what a file is called, and what it says
 
 _FOLDER = resources.files("deepshare.training") / "recipes"
 
@@ -43,14 +46,16 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, object] | None
         RecipeError: A file, key or value that is wrong, named with what was expected.
     """
     file = _locate(name_or_path)
-    values = _resolve(file, ())
-    values.setdefault("name", file.name.removesuffix(".toml"))
-    return _checked(values, overrides or {}, file.name)
+    layers = _layers(file, ())
+    values: dict[str, Any] = {"name": file.name.removesuffix(".toml")}
+    for _, layer in reversed(layers):
+        values = _merge(values, layer)
+    return _checked(values, overrides or {}, layers)
 
 
 def changed(recipe: Recipe, overrides: Mapping[str, object]) -> Recipe:
     """Return a recipe with overrides, as in `load_recipe`, checked again."""
-    return _checked(recipe.model_dump(), overrides, recipe.name)
+    return _checked(recipe.model_dump(), overrides, [(recipe.name, {})])
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -59,8 +64,15 @@ def to_toml(recipe: Recipe) -> str:
 
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
-    """Return the old and the new value of every key that differs, by dotted key; None is no value."""
-    before, after = (dict(flat(recipe.model_dump(mode="json"))) for recipe in (old, new))
+    """Return the old and the new value of every key that differs, by dotted key; None is no value.
+
+    What a recipe leaves to `Recipe.start` is what that gives, and nothing where no gates are shared.
+    """
+    before, after = (
+        dict(flat(recipe.model_dump(mode="json")))
+        | {"method.start": recipe.start if recipe.method.name in SHARING else None}
+        for recipe in (old, new)
+    )
     changed = (key for key in before | after if before.get(key) != after.get(key))
     return {key: (before.get(key), after.get(key)) for key in changed}
 
@@ -74,7 +86,8 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, obj
             yield f"{prefix}{key}", value
 
 
-def _checked(values: dict[str, Any], overrides: Mapping[str, object], source: str) -> Recipe:
+def _checked(values: dict[str, Any], overrides: Mapping[str, object], layers: Sequence[Layer]) -> Recipe:
+    values = copy.deepcopy(values)  # the layers must stay as they are
     for key, value in overrides.items():
         _override(values, key, value)
     for phase in PHASES:
@@ -83,7 +96,24 @@ def _checked(values: dict[str, Any], overrides: Mapping[str, object], source: st
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(f"{source}: {explain(error.errors(include_url=False))}") from None
+        found: dict[str, list[ErrorDetails]] = {}
+        for problem in error.errors(include_url=False):
+            found.setdefault(_source(problem["loc"], overrides, layers), []).append(problem)
+        raise RecipeError("; ".join(f"{source}: {explain(problems)}" for source, problems in found.items())) from None
+
+
+def _source(location: Sequence[int | str], overrides: Mapping[str, object], layers: Sequence[Layer]) -> str:
+    """The file that a wrong key is in: the one that has most of its sections, and of several the first."""
+    key = ".".join(map(str, location))
+    if any(f"{key}.".startswith(f"{given}.") for given in overrides):
+        return layers[0][0]
+    return max(layers, key=lambda layer: _depth(layer[1], location))[0]
+
+
+def _depth(values: object, location: Sequence[int | str]) -> int:
+    if not location or not isinstance(values, dict) or location[0] not in values:
+        return 0
+    return 1 + _depth(values[location[0]], location[1:])
 
 
 def _locate(name_or_path: str | Path) -> Traversable:
@@ -98,20 +128,22 @@ def _locate(name_or_path: str | Path) -> Traversable:
     return _FOLDER / f"{text}.toml"
 
 
-def _resolve(file: Traversable, seen: tuple[str, ...]) -> dict[str, Any]:
+def _layers(file: Traversable, seen: tuple[str, ...]) -> list[Layer]:
+    """What a file and each of its bases says, the file first."""
+    name = file.name if str(file) == str(_FOLDER / file.name) else str(file)
     if str(file) in seen:
-        raise RecipeError(f"{file.name}: its base leads back to itself")
+        raise RecipeError(f"{name}: its base leads back to itself")
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{file.name}: not a TOML file: {error}") from None
+        raise RecipeError(f"{name}: not a TOML file: {error}") from None
     base = values.pop("base", None)
     if base is None:
-        return values
+        return [(name, values)]
     if not isinstance(base, str):
-        raise RecipeError(f"{file.name}: base: expected the name of a recipe, got {base!r}")
+        raise RecipeError(f"{name}: base: expected the name of a recipe, got {base!r}")
     beside = file.parent / base if isinstance(file, Path) and base.endswith(".toml") else base
-    return _merge(_resolve(_locate(beside), (*seen, str(file))), values)
+    return [(name, values), *_layers(_locate(beside), (*seen, str(file)))]
 
 
 def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

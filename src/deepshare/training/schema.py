@@ -4,7 +4,7 @@ The same classes serve Python, the command line's flags and the record in a run 
 strings here; ``deepshare.training.recipe`` reads files and flags into these.
 """
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,7 @@ PHASES = ("teacher", "plain", "pilot", "gelu", "switch", "search", "finetune")
 SHARED_PHASES = ("gelu", "switch", "finetune")
 RESULT_PHASES = PHASES[2:]
 SHARING = ("deepshare", "trimmed")  # methods with a plan
+FROM_SCRATCH: Literal["identity", "uniform"] = "uniform"  # alpha and beta of a network that is not trained yet
 SEARCHING = ("snl", "autorep", "senet", "delphi")  # methods that find or approach their gates in [search]
 
 
@@ -96,6 +97,12 @@ class Recipe(Section):
         """Return the network of a role; the teacher and the plain network may be others than the result."""
         phase = {"teacher": self.teacher, "plain": self.plain}.get(role)
         return (phase.model if phase else None) or self.model
+
+    @property
+    def start(self) -> Literal["identity", "uniform"]:
+        """How alpha and beta start: as the recipe says, or else so that trained weights keep their meaning."""
+        trained = self.model.weights is not None or self.method.initial == "plain"
+        return self.method.start or ("identity" if trained else FROM_SCRATCH)
 
     @property
     def settings(self) -> dict[str, Any]:

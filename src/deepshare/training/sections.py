@@ -59,6 +59,7 @@ class Model(Section):
     classes: Positive
     arguments: dict[str, int | float | bool | str] = {}
     weights: str | None = None  # a weights file or a run folder that the network starts from
+    relu6_to_relu: bool = False  # every ReLU6 becomes a ReLU, so that its gate can be shared too
 
 
 class Augmentation(Section):
@@ -109,6 +110,11 @@ class Budget(Section):
     first_site_only: bool = False  # a group weighs what its first site weighs, not the sum of its sites
     leader: Literal["first", "data"] = "first"  # which site computes the gates of a group; data: see training.leaders
 
+    @property
+    def of_plan(self) -> dict[str, Any]:
+        """What decides, beside the gates and their allocation, which sites share them."""
+        return self.model_dump(include={"layer_sharing", "max_group", "patch", "first_site_only"})
+
 
 class Method(Section):
     """What becomes of the ReLUs."""
@@ -117,7 +123,7 @@ class Method(Section):
         "deepshare", "relu", "trimmed", "snl", "autorep", "senet", "deepreduce", "spatial", "hybrenet", "delphi"
     ] = "deepshare"
     affine: bool = True
-    start: Literal["identity", "uniform"] = "uniform"
+    start: Literal["identity", "uniform"] | None = None  # of alpha and beta; None: see Recipe.start
     sharpness: Rate = 1.0
     switch_by: Literal["channels", "sharpness"] = "channels"  # what grows in [switch]: hard channels, or sharpness
     mapping: Literal["round-robin", "contiguous", "learned"] = "round-robin"

@@ -43,6 +43,12 @@ def find_counts(setting: Setting, plain: nn.Module, input_size: Sequence[int], r
         teacher = copy.deepcopy(plain)
         Training(setting, network, method, {"snl": snl_phase(setting.recipe)}, run, label, teacher).run()
     counts = method.counts(network)
+    left = sum(counts.values())
+    if left > method.gates and not setting.dry:
+        setting.reporter.note(
+            f"snl: ended with {left:,} gates, above the {method.gates:,} that it was to reach, and its counts are "
+            "taken as they are; a new folder with more snl.max_epochs or a larger snl.lasso gets further"
+        )
     if setting.fabric.is_global_zero:
         write_file(run.path / "counts.json", (json.dumps(counts, indent=1) + "\n").encode())
     return counts

@@ -13,7 +13,7 @@ from deepshare.errors import RecipeError
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.training.recipe import Recipe, changed, flat, load_recipe
 from deepshare.training.recipe_keys import nearest
-from deepshare.training.schema import RESULT_PHASES
+from deepshare.training.schema import RESULT_PHASES, SHARING
 
 SPLIT = 0  # seed of validation images and subset, which are the same for runs of all seeds
 WORDS = ("name", "about", "paper")  # what a recipe says without deciding anything
@@ -98,6 +98,9 @@ def checksum(recipe: Recipe) -> str:
     """What decides the result of a run, as 16 digits: keys that have their default do not count, nor do paths."""
     decisive = recipe.model_dump(mode="json", exclude_defaults=True, exclude=set(WORDS))
     values = {key: value for key, value in flat(decisive) if not is_path(key)}
+    values.pop("method.start", None)
+    if recipe.method.name in SHARING and recipe.start != "uniform":  # once the default, which does not count
+        values["method.start"] = recipe.start
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,5 @@
 """One run of a study, from its recipe to its outcome."""
 
-import json
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -193,6 +192,5 @@ def _outcome(study: Study, job: Job, folder: Path, recipe: Recipe, *, given: boo
 
 def _searched(folder: Path, job: Job) -> int | None:
     """The gates at the end of the search, if they were not as many as the budget."""
-    lines = [json.loads(line) for line in RunFolder(folder).metrics.read_text(encoding="utf-8").splitlines()]
-    left = [int(line["gates"]) for line in lines if line["phase"] == "search" and "gates" in line]
+    left = [int(line["gates"]) for line in RunFolder(folder).lines() if line["phase"] == "search" and "gates" in line]
     return left[-1] if left and left[-1] != job.budget else None

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from deepshare import zoo
 from deepshare.errors import CheckpointError, UnsupportedModelError
 from deepshare.files import write_atomically
 from deepshare.private.cost import predict
@@ -21,6 +20,7 @@ from deepshare.private.program import Program
 from deepshare.private.result import Cost, Layer, Part
 from deepshare.private.show import cost_dict
 from deepshare.private.translate import translate
+from deepshare.training.networks import build
 from deepshare.training.recipe import Recipe
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def foresee(network: nn.Module, recipe: Recipe, input_size: tuple[int, ...]) -> 
 
 
 def _plain(recipe: Recipe) -> nn.Module:
-    return zoo.build(recipe.model.name, classes=recipe.model.classes, **recipe.model.arguments)
+    return build(recipe.model)
 
 
 def _costs(program: Program) -> dict[str, Cost | str]:
