@@ -56,6 +56,8 @@ class Asking:
                     made = self._client.prepare(lot, fresh_seed())
                     if made.good:
                         parts[lot.id.hex()] = made.good, made.only(made.good)
+                    else:
+                        self._source.discard(lot.id)
             self._server.tell({"take": [(name, rows) for name, (rows, _) in parts.items()]})
             spent = self._server.hear().get("spent")
             if not spent:
