@@ -9,6 +9,7 @@ import torch
 
 from deepshare.private import plain
 from deepshare.private.gateshare import dcf
+from deepshare.private.gateshare.dcf import Keys, Words
 from deepshare.private.gateshare.dealer import Dealer
 from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.schedule import schedule
@@ -57,7 +58,7 @@ def test_frames_and_noise_never_repeat_although_the_image_does(
 ) -> None:
     runs = [seeded(monkeypatch, program, stream, 1) for stream in ("one", "two")]
     assert [kind for kind, _ in runs[0].payloads] == [kind for kind, _ in runs[1].payloads]
-    alike: dict[object, list[bytes]] = {}
+    alike: dict[tuple[str, str, int, int], list[bytes]] = {}
     for kind, data in (one for run in runs for one in run.payloads):
         alike.setdefault(kind, []).append(data)
     # Weights go over once a session, everything else with each image.
@@ -71,16 +72,20 @@ def test_frames_and_noise_never_repeat_although_the_image_does(
     assert noise.shape[0] == 4 and len(noise.unique()) == noise.numel()
 
 
-def test_every_lot_and_leader_has_an_aes_key_of_its_own(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, keys, make = schedule(program.outline(), calibrate(program)), list[bytes](), dcf._Generator.__init__
+def test_every_lot_and_leader_has_its_own_aes_key_and_roots(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, deal = schedule(program.outline(), calibrate(program)), dcf.deal
+    keys, roots = list[bytes](), list[Words]()
 
-    def kept(self: dcf._Generator, aes_key: bytes) -> None:
+    def kept(thresholds: Words, bits: int, both: tuple[Words, Words], aes_key: bytes) -> Keys:
         keys.append(aes_key)
-        make(self, aes_key)
+        roots.extend(both)
+        return deal(thresholds, bits, both, aes_key)
 
-    monkeypatch.setattr(dcf._Generator, "__init__", kept)
+    monkeypatch.setattr(dcf, "deal", kept)
     dealer = Dealer(steps)
     for _ in range(3):
         dealer.deal(1)
     leaders = sum(isinstance(step, Gate) and step.leads for step in steps.steps)
     assert leaders > 1 and len(set(keys)) == len(keys) == 3 * leaders
+    rows = np.concatenate(roots)
+    assert len(np.unique(rows, axis=0)) == len(rows) == 3 * 2 * program.comparisons
