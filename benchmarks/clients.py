@@ -81,8 +81,7 @@ def measure(clients: int, images: int) -> Row:
     program = network()
     with tempfile.TemporaryDirectory() as folder:
         pools = Path(folder)
-        # A few more than are asked: some lots cannot be used.
-        write_pools(pools, program.outline(), calibrate(program), images + 3, lambda _: None, clients)
+        write_pools(pools, program.outline(), calibrate(program), images, lambda *_: None, clients)
         with ExitStack() as stack:
             server = _start(stack, "serve", pools / "server")
             address = _line(server)

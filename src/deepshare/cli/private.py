@@ -197,7 +197,8 @@ def outline(run: Path, out: Path, /, *, samples: int = 0, data_dir: Path | None 
 def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) -> None:
     """Prepare random numbers for some images of engine gateshare: OUT/server for one party, OUT/client for the other.
 
-    Who deals could read everything together with either party: it has to be somebody whom both trust.
+    Who deals could read everything together with either party: it has to be somebody whom both trust. A few lots more
+    than images are dealt, since a client cannot use every lot.
 
     Args:
         outline: The file that private outline wrote.
@@ -211,12 +212,12 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
     if images < 1 or clients < 1:
         raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
     program, numbers = public.read(outline)
-    total = images * clients
-    write_pools(
-        out, program, numbers, images, lambda count: note(f"{count} of {total}") if count % 100 == 0 else None, clients
+    spare = write_pools(
+        out, program, numbers, images, lambda n, total: note(f"{n} of {total}") if n % 100 == 0 else None, clients
     )
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
+    print(f"{spare:,} lots more than images, as a client cannot use every lot: too few in one of a million pools")
 
 
 @private.command

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deepshare.errors import EngineError
 from deepshare.private.gateshare import channel as channels
@@ -96,20 +94,6 @@ def test_a_message_that_is_too_long_is_not_read(pair: Pair) -> None:
     other.sendall(frame(MESSAGE, b"", size=channels.LONGEST_MESSAGE + 1))
     with pytest.raises(EngineError, match=f"has {channels.LONGEST_MESSAGE + 1} bytes"):
         channel.hear()
-
-
-@given(st.binary(max_size=80))
-def test_any_bytes_are_a_frame_or_an_error(data: bytes) -> None:
-    left, right = socket.socketpair()
-    channel = Channel(left, "client")
-    right.sendall(data)
-    right.close()
-    try:
-        assert channel.receive(0, 8).tobytes() == data[HEADER.size : HEADER.size + 8]
-        assert data[: HEADER.size] == HEADER.pack(bytes(16), 0, 0, 8)
-    except (EngineError, ConnectionError):
-        assert data[: HEADER.size] != HEADER.pack(bytes(16), 0, 0, 8) or len(data) < HEADER.size + 8
-    channel.close()
 
 
 def test_a_silent_peer_meets_a_deadline(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

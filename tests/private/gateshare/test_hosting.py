@@ -23,7 +23,9 @@ from deepshare.private.engine import Role, Task, find_engine
 from deepshare.private.gateshare.channel import connect
 from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.party import run
-from deepshare.private.gateshare.pool import Pool, write_pools
+from deepshare.private.gateshare.pool import SPENT, Pool, write_pools
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.spares import spares
 from deepshare.private.keys import make_keys, tls_of
 from deepshare.private.process import Event
 from deepshare.private.program import Program
@@ -46,7 +48,7 @@ def program() -> Program:
 
 @pytest.fixture
 def pools(program: Program, tmp_path: Path) -> Path:
-    write_pools(tmp_path, program.outline(), calibrate(program), 2, lambda _: None, CLIENTS)
+    write_pools(tmp_path, program.outline(), calibrate(program), 2, lambda *_: None, CLIENTS)
     return tmp_path
 
 
@@ -98,7 +100,9 @@ def near(logits: Tensor | None, program: Program, images: Tensor) -> bool:
 def test_each_client_has_its_own_lots_and_the_server_has_them_all(program: Program, pools: Path) -> None:
     mine = set(Pool(pools / "server", "server", program).names())
     theirs = [set(Pool(pools / f"client-{n + 1}", "client", program).names()) for n in range(CLIENTS)]
-    assert set.union(*theirs) == mine and sum(map(len, theirs)) == len(mine) == 2 * CLIENTS
+    each = 2 + spares(schedule(program, calibrate(program)), 2)
+    assert set.union(*theirs) == mine and [len(names) for names in theirs] == [each] * CLIENTS
+    assert len(mine) == each * CLIENTS
 
 
 def test_clients_at_once_each_get_their_own_logits(
@@ -118,7 +122,7 @@ def test_clients_at_once_each_get_their_own_logits(
     for thread in threads:
         thread.join()
     assert all(near(found[number].logits, program, images[number]) for number in range(CLIENTS))
-    assert Pool(pools / "server", "server", program).names() == []
+    assert len((pools / "server" / SPENT).read_text().split()) == 2 * CLIENTS
 
 
 def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
@@ -159,7 +163,7 @@ def test_a_client_cannot_ask_more_than_was_dealt_for_it(address: str, program: P
         client.ask(torch.randn(2, *SIZE))
     with (
         connected(address, None, pools / "client-2") as client,
-        pytest.raises(EngineError, match="1 images and 0 lots left in the pool"),
+        pytest.raises(EngineError, match="1 images, and the pool is good for 0 more"),
     ):
         client.ask(torch.randn(1, *SIZE))
 

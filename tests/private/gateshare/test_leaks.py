@@ -1,7 +1,7 @@
 """Nothing that goes over the wire tells anything, and randomness that is used twice would show in these tests."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -91,6 +91,17 @@ def test_what_goes_ahead_and_what_is_sent_once_looks_uniform(trial: Trial) -> No
     again = Trial(trial.program)
     other = np.concatenate([offset.numpy().ravel() for offsets in again.offsets.values() for offset in offsets])
     assert looks_uniform((once - other).view(np.uint64))
+
+
+def test_no_two_weights_have_a_mask_in_common(trial: Trial) -> None:
+    """Also of other shapes: masks of one label begin alike."""
+    each = [offset.numpy().view(np.uint64).ravel() for offsets in trial.offsets.values() for offset in offsets]
+    for one, other in combinations([weights for weights in each if len(weights) >= 1024], 2):
+        size = min(len(one), len(other))
+        assert looks_uniform(one[:size] - other[:size])
+    # Those of alpha and beta are few: not one number may be hidden as another one is.
+    few = np.concatenate([weights for weights in each if len(weights) < 1024])
+    assert len(few) > 100 and not np.any(np.abs(np.diff(np.sort(few)).view(np.int64)) < 1 << 32)
 
 
 def test_corrections_look_uniform_to_the_server_and_the_client_gets_none(trial: Trial) -> None:

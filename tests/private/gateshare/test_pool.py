@@ -19,9 +19,11 @@ from deepshare.errors import EngineError
 from deepshare.private import plain
 from deepshare.private.ask import connected
 from deepshare.private.engine import Role, Task, find_engine
-from deepshare.private.gateshare import party, public
+from deepshare.private.gateshare import party, predict, public
+from deepshare.private.gateshare.client import Client, Prepared
+from deepshare.private.gateshare.correlations import Lot
 from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.pool import ABOUT, LOTS, SPENT, Pool, write_pools
+from deepshare.private.gateshare.pool import ABOUT, DISCARDED, LOTS, SPENT, Pool, write_pools
 from deepshare.private.local import free_ports
 from deepshare.private.program import Linear, Program
 from deepshare.private.result import Outcome
@@ -29,7 +31,7 @@ from deepshare.private.serve import Service
 from deepshare.private.translate import translate
 from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
-LOTS_DEALT = 6
+IMAGES, SPARES = 6, 2
 OPTIONS = {"dealer": "pool"}
 
 
@@ -43,9 +45,9 @@ def program() -> Program:
 def dealt(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pools")
     public.write(folder / "network.json", program)
-    told: list[int] = []
-    write_pools(folder, *public.read(folder / "network.json"), LOTS_DEALT, told.append)
-    assert told == list(range(1, LOTS_DEALT + 1))
+    told: list[tuple[int, int]] = []
+    spare = write_pools(folder, *public.read(folder / "network.json"), IMAGES, lambda *count: told.append(count))
+    assert spare == SPARES and told == [(n + 1, IMAGES + SPARES) for n in range(IMAGES + SPARES)]
     return folder
 
 
@@ -79,6 +81,10 @@ def ask(program: Program, pools: Path, images: Tensor) -> dict[Role, Outcome | E
     return found
 
 
+def marks(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
 def check(found: dict[Role, Outcome | Exception], program: Program, images: Tensor) -> Outcome:
     client, server = found["client"], found["server"]
     assert isinstance(client, Outcome) and client.logits is not None and isinstance(server, Outcome), found
@@ -99,12 +105,54 @@ def test_two_connections_use_up_lots_and_hand_over_weights_once(program: Program
     first = check(ask(program, pools, images), program, images)
     second = check(ask(program, pools, images), program, images)
     assert first.session.server_bytes > 0 == second.session.server_bytes
-    for role in ("server", "client"):
-        assert len(list((pools / role / LOTS).iterdir())) == LOTS_DEALT - 4
-        assert len((pools / role / SPENT).read_bytes().splitlines()) == 4
-    images = torch.randn(3, *SIZE)
-    found = ask(program, pools, images)
-    assert "3 images and 2 lots left in the pool" in str(found["client"])
+    spent = {role: marks(pools / role / SPENT) for role in ("server", "client")}
+    # A lot that the client could not use is spent on its side alone.
+    assert len(spent["server"]) == 4
+    assert sorted(spent["client"]) == sorted(spent["server"] + marks(pools / "client" / DISCARDED))
+    for role, names in spent.items():
+        assert len(list((pools / role / LOTS).iterdir())) == IMAGES + SPARES - len(names)
+
+
+def unusable_first(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The first lots that the client prepares are of no use, and no others."""
+    prepare, left = Client.prepare, iter([frozenset({0})] * count)
+
+    def prepared(self: Client, lot: Lot, seed: bytes) -> Prepared:
+        return replace(prepare(self, lot, seed), bad=next(left, frozenset()))
+
+    monkeypatch.setattr(Client, "prepare", prepared)
+
+
+def test_as_many_images_can_be_asked_as_were_dealt_whatever_lots_are_lost(
+    program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unusable_first(monkeypatch, SPARES)
+    monkeypatch.setattr(predict, "_MOST_BYTES", 1)  # one image at a time
+    for count in (2, 4):
+        images = torch.randn(count, *SIZE)
+        check(ask(program, pools, images), program, images)
+    assert len(marks(pools / "client" / DISCARDED)) == SPARES
+    assert "1 images, and the pool is good for 0 more" in str(ask(program, pools, torch.randn(1, *SIZE))["client"])
+
+
+def test_what_is_discarded_does_not_count_as_an_image(
+    program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(pools / "client", "client", program)
+    assert pool.left() == IMAGES
+    unusable_first(monkeypatch, 1)
+    images = torch.randn(2, *SIZE)
+    check(ask(program, pools, images), program, images)
+    assert pool.left() == IMAGES - 2
+
+
+def test_more_images_than_are_left_are_refused_before_anything_is_spent(
+    program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "_MOST_BYTES", 1)
+    found = ask(program, pools, torch.randn(IMAGES + 1, *SIZE))
+    assert f"{IMAGES + 1} images, and the pool is good for {IMAGES} more" in str(found["client"])
+    assert marks(pools / "server" / SPENT) == marks(pools / "client" / SPENT) == []
 
 
 def test_a_restored_disk_of_the_client_gets_no_lot_twice(program: Program, pools: Path) -> None:
@@ -171,7 +219,7 @@ def test_pools_of_another_party_network_weights_or_dealing_are_refused(program: 
     Pool(pools / "server", "server", program).bind(bytes(32))
     found = ask(program, pools, torch.randn(1, *SIZE))
     assert "was used with other weights" in str(found["server"])
-    write_pools(pools / "other", program.outline(), calibrate(program), 1, lambda _: None)
+    write_pools(pools / "other", program.outline(), calibrate(program), 1, lambda *_: None)
     shutil.rmtree(pools / "server")
     shutil.copytree(pools / "other" / "server", pools / "server")
     assert "is of another dealing" in str(ask(program, pools, torch.randn(1, *SIZE))["client"])
@@ -191,7 +239,7 @@ def test_damaged_pools_are_refused(program: Program, pools: Path) -> None:
         with pytest.raises(EngineError, match=said):
             Pool(pools / "client", "client", program)
     with pytest.raises(EngineError, match="client is there already"):
-        write_pools(pools, program.outline(), calibrate(program), 1, lambda _: None)
+        write_pools(pools, program.outline(), calibrate(program), 1, lambda *_: None)
     (pools / "network.json").write_text("{}")
     with pytest.raises(EngineError, match="is no outline"):
         public.read(pools / "network.json")

@@ -56,8 +56,12 @@ class Asking:
                     made = self._client.prepare(lot, fresh_seed())
                     if made.good:
                         parts[lot.id.hex()] = made.good, made.only(made.good)
+                    else:
+                        self._source.discard(lot.id)
             self._server.tell({"take": [(name, rows) for name, (rows, _) in parts.items()]})
             spent = self._server.hear().get("spent")
+            if not isinstance(spent, list):
+                raise EngineError("the server does not say which lots are spent: install the same deepshare")
             if not spent:
                 return together([part for _, part in parts.values()])
             parts = {name: part for name, part in parts.items() if name not in spent}

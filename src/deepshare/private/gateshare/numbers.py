@@ -94,11 +94,14 @@ class Numbers:
         """
         try:
             numbers = cls(tuple(message["ranges"]), float(message["limit"]), message["finer"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise EngineError(f"the server's number format is damaged ({error}): install the same deepshare") from error
         finer = numbers.finer
-        fits = type(finer) is int and finer in (0, _FINER)
-        fits &= all(isinstance(bits, int) and LEAST_BITS <= bits - finer <= MOST_BITS for bits in numbers.ranges)
+        fits = (
+            type(finer) is int
+            and finer in (0, _FINER)
+            and all(isinstance(bits, int) and LEAST_BITS <= bits - finer <= MOST_BITS for bits in numbers.ranges)
+        )
         if not fits or len(numbers.ranges) != len(program.operations) or not 0 < numbers.limit < math.inf:
             raise EngineError("the server's number format does not fit its network: install the same deepshare")
         return numbers

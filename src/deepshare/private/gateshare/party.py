@@ -62,6 +62,7 @@ def _ask(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     steps = schedule(task.program, numbers)
     begin(session, steps, server)
     source = client_source(origin, numbers, session, steps, server)
+    source.check(task.count)
     asking = Asking(Client(steps, offsets_from(server, steps, origin)), server, source, meter)
     for images in task.images.split(max(inferences(task.program, task.count))):
         asking.ask(images)

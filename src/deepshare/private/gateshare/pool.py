@@ -3,6 +3,9 @@
 A lot is marked as spent, on the disk itself, before any of it is used: a party that is killed loses at most the lots
 that it was about to use. A client whose disk was restored from an older copy offers spent lots again; the server
 refuses them, as its own marks are there.
+
+The client cannot use every lot, so there are more lots than images. It writes down which ones it discarded: all others
+that are spent count as images.
 """
 
 import fcntl
@@ -24,18 +27,20 @@ from deepshare.private.gateshare.dealer import Dealer
 from deepshare.private.gateshare.numbers import Numbers
 from deepshare.private.gateshare.randomness import SEED_BYTES
 from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.spares import spares
 from deepshare.private.gateshare.steps import Schedule
 from deepshare.private.program import Program
 
-VERSION = 2
-ABOUT, LOTS, SPENT, WEIGHTS, OFFSETS = "pool.json", "lots", "spent", "weights", "offsets"
+VERSION = 3
+ABOUT, LOTS, SPENT, DISCARDED = "pool.json", "lots", "spent", "discarded"
+WEIGHTS, OFFSETS = "weights", "offsets"
 _LINE = 2 * ID_BYTES + 1
 _CHECK_BYTES = 32
 
 
 def write_pools(
-    folder: Path, program: Program, numbers: Numbers, images: int, told: Callable[[int], None], clients: int = 1
-) -> None:
+    folder: Path, program: Program, numbers: Numbers, images: int, told: Callable[[int, int], None], clients: int = 1
+) -> int:
     """Deal for a number of images: `folder/server` for one party, `folder/client` for the other.
 
     Args:
@@ -43,9 +48,12 @@ def write_pools(
         program: An outline.
         numbers: The server's number format.
         images: How many, for each client.
-        told: Called after each image with how many there are.
+        told: Called after each lot with how many there are, and of how many.
         clients: How many; the folders of several are `client-1`, `client-2` and so on. The server serves them all
             from its one pool, and the images dealt for a client are all that it can ever ask.
+
+    Returns:
+        How many lots more than images each client has, as some turn out to be of no use.
 
     Raises:
         EngineError: There are pools already, or they cannot be written.
@@ -56,25 +64,27 @@ def write_pools(
     if there:
         raise EngineError(f"{', '.join(there)} is there already: give another folder, or delete it")
     steps = schedule(program, numbers)
-    dealer = Dealer(steps)
+    dealer, spare = Dealer(steps), spares(steps, images)
+    each = images + spare
     try:
         for path in parties:
             (path / LOTS).mkdir(parents=True)
             path.chmod(0o700)
             write_atomically(path / SPENT, b"")
-        for count in range(images * clients):
+        for count in range(each * clients):
             for_server, for_client = dealer.deal(1)
             _write_lot(folder / "server", steps, for_server, "server")
-            _write_lot(theirs[count // images], steps, for_client, "client")
-            told(count + 1)
+            _write_lot(theirs[count // each], steps, for_client, "client")
+            told(count + 1, each * clients)
         for path, party in parties.items():
             about = {"version": VERSION, "party": party, "session": dealer.id.hex(), "numbers": numbers.dump()}
-            secret = {"seed": dealer.seed.hex()} if party == "server" else {}
-            text = json.dumps(about | secret | {"outline": outline.digest(program)})
+            own = {"seed": dealer.seed.hex()} if party == "server" else {"images": images}
+            text = json.dumps(about | own | {"outline": outline.digest(program)})
             write_atomically(path / ABOUT, text.encode())
             (path / ABOUT).chmod(0o600)
     except OSError as error:
         raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
+    return spare
 
 
 def _write_lot(folder: Path, steps: Schedule, lot: Lot, party: Party) -> None:
@@ -94,6 +104,7 @@ class Pool:
         session: Id of the session that all its lots belong to.
         seed: Of the masks that hide the weights; the server's alone.
         numbers: The number format.
+        images: How many images it was dealt for; the client's alone.
 
     Raises:
         EngineError: There is no pool, or it is for another party, network or plan.
@@ -106,6 +117,7 @@ class Pool:
         self.numbers = Numbers.parse(about.get("numbers"), program)
         try:
             self.session, self.seed = (bytes.fromhex(about.get(name, "")) for name in ("session", "seed"))
+            self.images = int(about.get("images", 0))
         except (TypeError, ValueError) as error:
             raise EngineError(f"{folder / ABOUT} is damaged: deal anew") from error
         if not (folder / SPENT).exists():
@@ -142,6 +154,12 @@ class Pool:
         names = (bytes.fromhex(path.name) for path in (self._folder / LOTS).iterdir() if len(path.name) == _LINE - 1)
         return sorted(set(names) - self._spent())
 
+    def left(self) -> int:
+        """How many images the client can still ask."""
+        path = self._folder / DISCARDED
+        discarded = path.stat().st_size // _LINE if path.exists() else 0
+        return max(0, min(self.images + discarded - len(self._spent()), len(self.names())))
+
     def is_fresh(self, name: bytes) -> bool:
         """Whether a lot is there and was never taken."""
         return name not in self._spent() and self._path(name).exists()
@@ -164,6 +182,11 @@ class Pool:
         self._path(name).unlink()
         return lot
 
+    def discard(self, name: bytes) -> None:
+        """Write down that a lot, which is spent, was of no use."""
+        with self._locked(DISCARDED) as discarded:
+            discarded.write(f"{name.hex()}\n".encode())
+
     def _path(self, name: bytes) -> Path:
         return self._folder / LOTS / name.hex()
 
@@ -173,9 +196,9 @@ class Pool:
         return {bytes.fromhex(line.decode()) for line in lines if len(line) == _LINE}
 
     @contextmanager
-    def _locked(self) -> Iterator[BinaryIO]:
-        """The file of marks, for this process alone; what is written to it begins a line."""
-        with (self._folder / SPENT).open("ab") as file:
+    def _locked(self, marks: str = SPENT) -> Iterator[BinaryIO]:
+        """A file of marks, for this process alone; what is written to it begins a line."""
+        with (self._folder / marks).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if file.tell() % _LINE:
                 file.truncate(file.tell() - file.tell() % _LINE)

@@ -42,14 +42,13 @@ def schedule(program: Program, numbers: Numbers) -> Schedule:
     builder = _Builder(program, numbers)
     for number, operation in enumerate(program.operations):
         builder.add(number, operation)
-    # How many shares of an image fall into their windows, on average.
-    lost = sum(step.elements * 2 * step.window / 2**64 for step in builder.steps if isinstance(step, Shift))
-    if lost > _MOST_LOST:
+    made = Schedule(program, numbers, tuple(builder.steps), builder.at[len(program.operations) - 1])
+    if made.lost > _MOST_LOST:
         raise EngineError(
-            f"of each image {lost:.1f} shares would fall where they cannot be used: take smaller images, or a network "
-            "with smaller numbers"
+            f"of each image {made.lost:.1f} shares would fall where they cannot be used: take smaller images, or a "
+            "network with smaller numbers"
         )
-    return Schedule(program, numbers, tuple(builder.steps), builder.at[len(program.operations) - 1])
+    return made
 
 
 class _Builder:

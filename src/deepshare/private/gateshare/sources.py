@@ -14,8 +14,14 @@ from deepshare.private.gateshare.stock import Stock
 class ForClient(Protocol):
     """What the client gets its lots from."""
 
+    def check(self, images: int) -> None:
+        """Refuse more images than there will be lots for, before any is spent."""
+
     def get(self, images: int) -> list[Lot]:
         """Lots for some images, each for the first and the last time."""
+
+    def discard(self, name: bytes) -> None:
+        """A lot that was got is of no use."""
 
 
 class ForServer(Protocol):
@@ -37,6 +43,9 @@ class AskedFor:
     def __init__(self, schedule: Schedule, dealer: Channel, server: Channel) -> None:
         self._schedule, self._dealer, self._server, self._stock = schedule, dealer, server, Stock()
 
+    def check(self, images: int) -> None:
+        """The dealer deals as many as are asked for."""
+
     def get(self, images: int) -> list[Lot]:
         """One lot for all."""
         for channel in (self._server, self._dealer):
@@ -44,6 +53,9 @@ class AskedFor:
         lot = wire.receive_lot(self._dealer, self._schedule, images, "client")
         self._stock.add(lot)
         return [self._stock.take(lot.id)]
+
+    def discard(self, name: bytes) -> None:
+        """It is spent, and nobody counts."""
 
 
 class Sent(Stock):
@@ -63,13 +75,19 @@ class FromPool:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self.is_fresh, self.take = pool.is_fresh, pool.take
+        self.is_fresh, self.take, self.discard = pool.is_fresh, pool.take, pool.discard
+
+    def check(self, images: int) -> None:
+        """Refuse more than are left of those that were dealt."""
+        left = self._pool.left()
+        if images > left:
+            raise EngineError(f"{images} images, and the pool is good for {left} more: deal anew, or ask fewer")
 
     def get(self, images: int) -> list[Lot]:
         """The first lots that are left, one for each image."""
         names = self._pool.names()
         if len(names) < images:
-            raise EngineError(f"{images} images and {len(names)} lots left in the pool: deal more, or ask fewer")
+            raise EngineError(f"{images} images wanting, and {len(names)} lots left in the pool: deal anew")
         return [self.take(name) for name in names[:images]]
 
     def expect(self, images: int) -> None:

@@ -176,6 +176,11 @@ class Schedule:
         """Numbers of the steps whose results are multiplied by weights."""
         return tuple(sorted({i for step in self.steps if isinstance(step, Product) for i in step.inputs}))
 
+    @property
+    def lost(self) -> float:
+        """How many shares of an image fall into their windows, on average."""
+        return sum(step.elements * 2 * step.window / 2**64 for step in self.steps if isinstance(step, Shift))
+
     def name(self, number: int) -> str:
         """The layer that a step belongs to."""
         return self.program.operations[self.steps[number].operation].name

@@ -1,0 +1,233 @@
+"""Whatever is done to frames and messages on the way: each is read as it is, or refused by name, and nothing hangs."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import nn
+
+from deepshare.errors import EngineError
+from deepshare.private.gateshare.asking import Asking
+from deepshare.private.gateshare.basis import agreed, agreement, session_of
+from deepshare.private.gateshare.channel import HEADER, LONGEST_MESSAGE, MESSAGE, Channel
+from deepshare.private.gateshare.correlations import Lot
+from deepshare.private.gateshare.meter import Meter
+from deepshare.private.gateshare.numbers import Numbers
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.serving import _named
+from deepshare.private.translate import translate
+from tests.private.gateshare.trial import Trial
+
+SESSION = bytes(range(16))
+PROGRAM = translate(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)), (1, 4, 4))
+TAKE = {"take": [["00" * 16, [0, 2]], ["ff" * 16, [1]]]}
+OFFER = agreement(PROGRAM, Numbers.usual(PROGRAM)) | {"session": SESSION.hex()}
+# What a party expects, one after the other: the step and the payload, or a message.
+TALK: list[tuple[int, bytes]] = [
+    (3, bytes(range(24))),
+    (MESSAGE, json.dumps(TAKE).encode()),
+    (3, b"\xff" * 9),
+    (MESSAGE, b'{"go": 1}'),
+    (7, b""),
+    (0, bytes(64)),
+]
+FRAMES = [HEADER.pack(SESSION, n, step, len(data)) + data for n, (step, data) in enumerate(TALK)]
+
+
+class Sized(Channel):
+    """A channel that keeps how many bytes it makes room for."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection, "client")
+        self.session, self.room = SESSION, list[int]()
+
+    def _read(self, size: int, step: int) -> NDArray[np.uint8]:
+        self.room.append(size)
+        return super()._read(size, step)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """All frames, with one or two things done to them."""
+    frames = list(FRAMES)
+    place = st.integers(0, len(frames) - 1)
+    if draw(st.booleans()):
+        first, second = draw(place), draw(place)
+        match draw(st.sampled_from(["repeat", "swap", "drop"])):
+            case "repeat":
+                frames.insert(second, frames[first])
+            case "swap":
+                frames[first], frames[second] = frames[second], frames[first]
+            case "drop":
+                del frames[first]
+    begin = sum(map(len, frames[: draw(place)]))
+    wire = b"".join(frames)
+    # Headers are where most is to be found.
+    at = min(begin + draw(st.integers(0, HEADER.size + 10)), len(wire) - 1)
+    match draw(st.sampled_from(["keep", "flip", "cut", "extend", "lose", "write"])):
+        case "flip":
+            wire = wire[:at] + bytes([wire[at] ^ 1 << draw(st.integers(0, 7))]) + wire[at + 1 :]
+        case "cut":
+            wire = wire[:at]
+        case "extend":
+            wire = wire[:at] + draw(st.binary(min_size=1, max_size=40)) + wire[at:]
+        case "lose":
+            wire = wire[:at] + wire[at + draw(st.integers(1, 40)) :]
+        case "write":
+            some = draw(st.binary(min_size=1, max_size=HEADER.size))
+            wire = wire[:at] + some + wire[at + len(some) :]
+    return wire
+
+
+@contextmanager
+def receiving(wire: bytes) -> Iterator[Sized]:
+    """A party to which this is sent, and no more."""
+    left, right = socket.socketpair()
+    channel = Sized(left)
+    right.sendall(wire)
+    right.close()
+    yield channel
+    channel.close()
+
+
+def is_message(data: bytes) -> bool:
+    try:
+        return isinstance(json.loads(data), dict)
+    except ValueError:
+        return False
+
+
+def outcome(channel: Channel, step: int, size: int) -> tuple[Any, Exception | None]:
+    """What comes, or why nothing does."""
+    try:
+        return (channel.hear() if step == MESSAGE else channel.receive(step, size).tobytes()), None
+    except (EngineError, ConnectionError) as error:
+        return None, error
+
+
+@settings(max_examples=500, deadline=None)
+@given(damaged())
+def test_damaged_frames_are_read_as_they_are_or_refused_by_name(wire: bytes) -> None:
+    with receiving(wire) as channel:
+        begin = 0
+        for number, (step, data) in enumerate(TALK):
+            head, rest = wire[begin : begin + HEADER.size], wire[begin + HEADER.size :]
+            size = len(data)
+            if step == MESSAGE and len(head) == HEADER.size:
+                size = HEADER.unpack(head)[3]
+            sound = head == HEADER.pack(SESSION, number, step, size) and len(rest) >= size
+            sound &= step != MESSAGE or is_message(rest[:size])
+            found, error = outcome(channel, step, size)
+            if not sound:
+                assert f"frame {number} from" in str(error)
+                break
+            assert found == (json.loads(rest[:size]) if step == MESSAGE else rest[:size])
+            begin += HEADER.size + size
+        assert max(channel.room) <= LONGEST_MESSAGE
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**64 - 1), st.booleans())
+def test_no_room_is_made_for_more_than_was_agreed(size: int, message: bool) -> None:
+    with receiving(HEADER.pack(SESSION, 0, MESSAGE if message else 3, size)) as channel:
+        with pytest.raises((EngineError, ConnectionError), match="frame 0 from"):
+            channel.hear() if message else channel.receive(3, 24)
+        assert max(channel.room) <= (LONGEST_MESSAGE if message else HEADER.size)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60) | st.text('{}[]":,0123456789.eE-+truefalsn\\u ').map(str.encode))
+def test_any_content_is_a_message_or_is_refused(data: bytes) -> None:
+    with receiving(HEADER.pack(SESSION, 0, MESSAGE, len(data)) + data) as channel:
+        found, error = outcome(channel, MESSAGE, 0)
+        assert found == json.loads(data) if is_message(data) else isinstance(error, EngineError)
+
+
+NUMBERS = st.integers() | st.just(10**400) | st.floats(allow_infinity=False)
+ANY = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=4) | st.just("ab" * 16),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Everything in a message: what holds it, and where."""
+    for key in range(len(value)) if isinstance(value, list) else list(value) if isinstance(value, dict) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@st.composite
+def changed(draw: st.DrawFn, message: dict[str, Any]) -> dict[str, Any]:
+    """A message of which one or two things are others, twice there, or missing."""
+    result = deepcopy(message)
+    for _ in range(draw(st.integers(1, 2))):
+        found = list(places(result))
+        if not found:
+            break
+        holder, key = draw(st.sampled_from(found))
+        kind = draw(st.sampled_from(["other", "other", "twice", "gone"]))
+        if kind == "other":
+            holder[key] = draw(ANY)
+        elif kind == "twice" and isinstance(holder, list):
+            holder.insert(key, deepcopy(holder[key]))
+        else:
+            del holder[key]
+    return result
+
+
+@settings(max_examples=500, deadline=None)
+@given(changed(TAKE))
+def test_lots_that_are_taken_are_sound_or_refused(message: dict[str, Any]) -> None:
+    try:
+        names = _named(message, 3)
+    except EngineError:
+        assert message != TAKE
+        return
+    assert sum(map(len, names.values())) == 3 and all(len(name) == 16 for name in names)
+    assert all(rows[0] >= 0 and rows == sorted(set(rows)) for rows in names.values())
+
+
+@pytest.mark.parametrize("spent", [None, 5, "0000", {"name": 1}])
+def test_a_server_that_does_not_say_what_is_spent_is_refused(spent: Any) -> None:
+    class Source:
+        def check(self, images: int) -> None: ...
+
+        def discard(self, name: bytes) -> None: ...
+
+        def get(self, images: int) -> list[Lot]:
+            return [trial.dealer.deal(images)[1]]
+
+    trial = Trial(PROGRAM)
+    data = json.dumps({"spent": spent}).encode()
+    left, right = socket.socketpair()
+    with left, right:
+        right.sendall(HEADER.pack(bytes(16), 0, MESSAGE, len(data)) + data)
+        right.shutdown(socket.SHUT_WR)
+        channel = Channel(left, "server")
+        asking = Asking(trial.client, channel, Source(), Meter([channel], "client_bytes"))
+        with pytest.raises(EngineError, match="does not say which lots are spent"):
+            asking.ask(torch.zeros(1, 1, 4, 4))
+
+
+@settings(max_examples=500, deadline=None)
+@given(changed(OFFER))
+@example(OFFER | {"numbers": OFFER["numbers"] | {"limit": 10**400}})
+def test_an_offer_is_sound_or_refused(message: dict[str, Any]) -> None:
+    try:
+        numbers, session = agreed(message, PROGRAM), session_of(message)
+    except EngineError:
+        assert message != OFFER
+        return
+    assert len(session) == 16 and len(numbers.ranges) == len(PROGRAM.operations)
+    schedule(PROGRAM, numbers)

@@ -1,0 +1,65 @@
+"""Spare lots: as few as make a pool good for its images, whatever the client has to discard."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from deepshare.private.gateshare.numbers import LEAST_BITS, Numbers
+from deepshare.private.gateshare.randomness import fresh_seed
+from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.spares import FAILS, spares, unusable
+from deepshare.private.program import Program
+from deepshare.private.translate import translate
+from tests.private.gateshare.trial import SIZE, Trial
+
+
+def network() -> Program:
+    torch.manual_seed(51)
+    return translate(nn.Sequential(nn.Conv2d(3, 64, 3), nn.Flatten(), nn.Linear(64 * 36, 4)), SIZE)
+
+
+def wide(program: Program, bits: int) -> Numbers:
+    """Numbers so large that many shares fall into their windows."""
+    return Numbers((bits,) * len(program.operations), 8.0)
+
+
+def too_few(lots: int, spare: int, bad: float) -> float:
+    """The probability that more lots than the spare ones are unusable."""
+    return math.fsum(
+        math.comb(lots, n) * bad**n * (1 - bad) ** (lots - n) for n in range(spare + 1, min(lots, spare + 200) + 1)
+    )
+
+
+@pytest.mark.parametrize("bits", [LEAST_BITS, 40, 44])
+@pytest.mark.parametrize("images", [1, 2, 100, 700])
+def test_fewer_would_fail_more_often_than_one_pool_in_a_million(bits: int, images: int) -> None:
+    program = network()
+    steps = schedule(program, wide(program, bits))
+    spare, bad = spares(steps, images), unusable(steps)
+    assert too_few(images + spare, spare, bad) <= FAILS < 1e-6
+    assert spare == 0 or too_few(images + spare - 1, spare - 1, bad) > FAILS
+
+
+def test_none_where_no_share_is_cut_back() -> None:
+    program = translate(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), SIZE)
+    steps = schedule(program, Numbers.usual(program))
+    assert steps.lost == 0 and spares(steps, 1000) == 0
+
+
+def test_as_many_lots_are_discarded_as_were_expected() -> None:
+    program = network()
+    trial = Trial(program, wide(program, 44))
+    bad = unusable(trial.schedule)
+    assert 0.05 < bad < 0.5
+    count = 1000
+    found = len(trial.client.prepare(trial.dealer.deal(count)[1], fresh_seed()).bad)
+    assert abs(found - count * bad) < 6 * math.sqrt(count * bad * (1 - bad))
+
+
+def test_only_public_numbers_count() -> None:
+    """The same for an outline, and for other weights."""
+    program = network()
+    numbers = wide(program, 40)
+    assert spares(schedule(program.outline(), numbers), 100) == spares(schedule(program, numbers), 100)

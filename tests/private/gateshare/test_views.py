@@ -1,0 +1,149 @@
+"""What a party can compute from all that it has: true values, each less a mask. A mask used twice shows in differences.
+
+Messages alone would not, as they hold random shares; a party can add its own.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepshare.private.gateshare import gating
+from deepshare.private.gateshare import server as servers
+from deepshare.private.gateshare.client import Prepared
+from deepshare.private.gateshare.correlations import unpack
+from deepshare.private.gateshare.dcf import Bits
+from deepshare.private.gateshare.randomness import fresh_seed
+from deepshare.private.gateshare.steps import Gate, Product
+from deepshare.private.translate import translate
+from tests.private.gateshare.sessions import fix_randomness
+from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, shared_resnet
+
+IMAGES = 32
+LOW, HIGH = 120.0, 440.0
+# With fewer numbers the bytes are too few for their distribution to be seen.
+FEWEST = 1024
+Hidden = dict[tuple[str, int], NDArray[np.uint64]]
+
+
+@dataclass(eq=False)
+class View:
+    """Numbers of the images of one inference, each less a mask, and the opened gates of leaders, each less a bit."""
+
+    server: Hidden
+    client: Hidden
+    gates: dict[int, Bits]
+
+
+@pytest.fixture(scope="module")
+def views() -> list[View]:
+    """Of two inferences of the same images, all alike."""
+    torch.manual_seed(71)
+    with pytest.MonkeyPatch.context() as patch:
+        fix_randomness(patch, "views")
+        trial = Trial(translate(shared_resnet(), SIZE))
+        return [view(patch, trial, torch.zeros(IMAGES, *SIZE)) for _ in range(2)]
+
+
+def view(patch: pytest.MonkeyPatch, trial: Trial, images: Tensor) -> View:
+    results: list[Tensor] = []
+
+    def kept(*inputs: Tensor) -> Tensor:
+        results.append(gating.gated(*inputs))
+        return results[-1]
+
+    patch.setattr(servers, "gated", kept)
+    for_server, for_client = trial.dealer.deal(IMAGES)
+    prepared = trial.client.prepare(for_client, fresh_seed())
+    mine = dict(trial.public.seen)
+    run = trial.online(images, [(for_server, range(IMAGES))], prepared, {}, mine)
+    gates = [(number, step) for number, step in enumerate(trial.schedule.steps) if isinstance(step, Gate)]
+    theirs = trial.schedule.seen
+    server = {("input", 0): theirs[0]}
+    client = {}
+    for (number, name), ahead in prepared.ahead.items():
+        server[name, number] = ahead + theirs[number if name == "tensor" else trial.schedule.steps[number].inputs[0]]
+    for (number, step), result in zip(gates, results, strict=True):
+        server["answer", number] = sent(run.from_client, number, step) + result
+        client["opening", number] = sent(run.from_server, number, step) + mine[step.inputs[0]]
+    for (number, name), piece in for_server.pieces.items():
+        if name in ("bit", "masked"):
+            server[name, number] = torch.from_numpy(piece.view(np.int64))
+    server |= masks_of_corrections(trial, prepared, mine)
+    opened = {number: gates_of(run, number, step) for number, step in gates if step.leads}
+    return View(flat(server), flat(client), opened)
+
+
+def masks_of_corrections(trial: Trial, prepared: Prepared, shares: dict[int, Tensor]) -> dict[tuple[str, int], Tensor]:
+    """What hides products of random numbers: used twice, it would give the server equations between true values."""
+    found = {}
+    for number, step in enumerate(trial.schedule.steps):
+        if isinstance(step, Product):
+            parts = zip(step.terms, step.inputs, strict=True)
+            products = [trial.client._weights[term](shares[source]) for term, source in parts]
+            found["product", number] = shares[number] - torch.stack(products).sum(0)
+        elif isinstance(step, Gate):
+            (alpha, beta), held = trial.client._affine[number], prepared.neurons[number]
+            found["affine", number] = beta * held.share - alpha * held.pad - shares[number]
+    return found
+
+
+def sent(messages: list[tuple[int, bytes]], number: int, step: Gate) -> Tensor:
+    data = next(data for n, data in messages if n == number)[: 8 * IMAGES * step.products]
+    return torch.frombuffer(bytearray(data), dtype=torch.int64).view(IMAGES, *step.neurons)
+
+
+def gates_of(run: Run, number: int, step: Gate) -> Bits:
+    count = IMAGES * step.comparisons
+    from_server = [data for n, data in run.from_server if n == number][1]
+    from_client = next(data for n, data in run.from_client if n == number)[8 * IMAGES * step.products :]
+    one, other = (unpack(np.frombuffer(data, np.uint8), count) for data in (from_server, from_client))
+    return one ^ other
+
+
+def flat(values: dict[tuple[str, int], Tensor]) -> Hidden:
+    found = {name: value.contiguous().numpy().view(np.uint64).ravel() for name, value in values.items()}
+    return {name: value for name, value in found.items() if len(value) >= FEWEST}
+
+
+def looks_uniform(numbers: NDArray[np.uint64]) -> bool:
+    data = np.ascontiguousarray(numbers).view(np.uint8)
+    return all(LOW < chi_square(plane) < HIGH for plane in (data, data[7::8]))
+
+
+@pytest.mark.parametrize("party", ["server", "client"])
+def test_no_mask_serves_two_purposes(views: list[View], party: str) -> None:
+    """Also of tensors of other shapes: masks of one label begin alike."""
+    held: Hidden = getattr(views[0], party)
+    assert len(held) > (80 if party == "server" else 12)
+    for (one, first), (other, second) in combinations(held.items(), 2):
+        size = min(len(first), len(second))
+        assert looks_uniform(first[:size] - second[:size]), (one, other)
+
+
+@pytest.mark.parametrize("party", ["server", "client"])
+def test_no_mask_serves_two_images(views: list[View], party: str) -> None:
+    first, second = (getattr(one, party) for one in views)
+    for name, numbers in first.items():
+        assert looks_uniform(numbers - second[name]), name
+        each = numbers.reshape(IMAGES, -1)
+        assert looks_uniform((each[1:] - each[:-1]).ravel()), name
+
+
+def is_fair(bits: Bits) -> bool:
+    return abs(float(bits.mean()) - 0.5) < 6 * 0.5 / len(bits) ** 0.5
+
+
+def test_no_bit_hides_two_gates(views: list[View]) -> None:
+    first, second = (one.gates for one in views)
+    assert len(first) > 1
+    for number, bits in first.items():
+        each = bits.reshape(IMAGES, -1)
+        assert is_fair(bits) and is_fair(bits ^ second[number]) and is_fair((each[1:] ^ each[:-1]).ravel()), number
+    for one, other in combinations(first, 2):
+        size = min(len(first[one]), len(first[other]))
+        assert is_fair(first[one][:size] ^ first[other][:size]), (one, other)
