@@ -85,7 +85,7 @@ class Service:
                 outcome = self._session(control, many, count, address)
             self.told(f"{who}: {count} {'image' if count == 1 else 'images'} in {outcome.seconds:.2f} s")
         except EngineError as error:
-            control.refuse(error)
+            control.end("refused", str(error))
             self.told(f"{who}: {error}")
 
     @contextmanager
