@@ -87,11 +87,13 @@ def cause(events: "Queue[Event]", first: Event, running: set[Role]) -> tuple[Rol
     Args:
         events: Where parties are heard.
         first: The failure that was heard first.
-        running: The parties that had not ended before; they are waited for, until there is a reason.
+        running: The parties that had not ended before; they are waited for, until there is a reason or one is gone.
     """
     heard, deadline = [first], time.monotonic() + GRACE_SECONDS
     with suppress(Empty):
-        while heard[-1][1] != "refused" and not running <= {event[0] for event in heard if event[1] != "ready"}:
+        while heard[-1][1] not in ("refused", "gone") and not running <= {
+            event[0] for event in heard if event[1] != "ready"
+        }:
             heard.append(events.get(timeout=max(0.0, deadline - time.monotonic())))
     failures = [event for event in heard if event[1] in FAILURES]
     role, _, reason = min(failures, key=lambda event: FAILURES.index(event[1]))
