@@ -171,12 +171,12 @@ def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
         client.ask(torch.zeros(LARGEST_BATCH + 1, *SIZE))
     with connect(f"ws://{running.address}") as raw:
         raw.send('{"protocol": 99}')
-        assert "speaks protocol 1, the client 99" in str(raw.recv(10))
+        assert "speaks protocol 2, the client 99" in str(raw.recv(10))
     with connect(f"ws://{running.address}") as raw:
         raw.send("not JSON")
         assert "does not speak the language" in str(raw.recv(10))
     with connect(f"ws://{running.address}") as raw:
-        raw.send('{"protocol": 1}')
+        raw.send('{"protocol": 2}')
         raw.recv(10)
         raw.send('{"images": 1, "address": "127.0.0.1:1", "outline": "another"}')
         assert "another plan" in str(raw.recv(10))

@@ -15,16 +15,19 @@ from deepshare.errors import EngineError
 from deepshare.private.engine import Role, Tls
 from deepshare.private.process import Event
 
-PROTOCOL = 1
+PROTOCOL = 2
 # A peer that vanishes without a word is missed within the sum of both.
 PING_SECONDS = 5.0
 PONG_SECONDS = 10.0
+# For both handshakes, also between busy machines.
+OPEN_SECONDS = 60.0
 LARGEST_MESSAGE = 2**26
 ANSWER_SECONDS = 60.0
 # How a party says that it has ended before it was done, and why.
 ENDS = ("refused", "failed", "lost")
 
 SETTINGS: dict[str, Any] = {
+    "open_timeout": OPEN_SECONDS,
     "compression": None,
     "ping_interval": PING_SECONDS,
     "ping_timeout": PONG_SECONDS,

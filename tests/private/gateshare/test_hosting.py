@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from queue import Queue
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,9 +19,9 @@ from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private import outline, plain
 from deepshare.private.ask import connected
-from deepshare.private.control import Control
+from deepshare.private.control import PROTOCOL, Control
 from deepshare.private.engine import Role, Task, find_engine
-from deepshare.private.gateshare.channel import connect
+from deepshare.private.gateshare.channel import Channel, connect
 from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.party import run
 from deepshare.private.gateshare.pool import Pool, write_pools
@@ -72,23 +73,42 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def begin(stack: ExitStack, address: str, program: Program, images: int) -> tuple[Control, dict[Role, str]]:
-    """Agree with the server as a client does, and learn where its part waits."""
+class Begun(NamedTuple):
+    """What a client and the server have agreed on: where the server's part waits, and for what."""
+
+    control: Control
+    addresses: dict[Role, str]
+    token: bytes
+
+    def connect(self) -> Channel:
+        return connect(self.addresses["server"], "server", None, self.token)
+
+
+def begin(stack: ExitStack, address: str, program: Program, images: int) -> Begun:
+    """Agree with the server as a client does."""
     control = Control(stack.enter_context(knock(f"ws://{address}", compression=None)), "server")
-    control.send({"protocol": 1})
+    control.send({"protocol": PROTOCOL})
     control.receive()
     control.send({"images": images, "address": "127.0.0.1:1", "outline": outline.digest(program)})
-    return control, control.receive()["start"]
+    said = control.receive()
+    return Begun(control, said["start"], bytes.fromhex(said["token"]))
 
 
-def finish(program: Program, addresses: dict[Role, str], images: Tensor, pool: Path) -> Outcome:
-    task = Task("client", program.outline(), addresses, images, len(images), None, POOL, pool)
+def finish(program: Program, begun: Begun, images: Tensor, pool: Path) -> Outcome:
+    task = Task("client", program.outline(), begun.addresses, images, len(images), None, POOL, pool, begun.token)
     return run(task, lambda: None)
 
 
 def ask_one(address: str, pools: Path) -> Tensor:
     with connected(address, None, pools / "client-1") as client:
         return client.ask(torch.randn(1, *SIZE)).logits
+
+
+def hung_up(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:  # it had not read all
+        return True
 
 
 def near(logits: Tensor | None, program: Program, images: Tensor) -> bool:
@@ -110,7 +130,7 @@ def test_clients_at_once_each_get_their_own_logits(
     found: dict[int, Outcome] = {}
 
     def ask(number: int) -> None:
-        found[number] = finish(program, begun[number][1], images[number], pools / f"client-{number + 1}")
+        found[number] = finish(program, begun[number], images[number], pools / f"client-{number + 1}")
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in reversed(range(CLIENTS))]
     for thread in threads:
@@ -124,14 +144,13 @@ def test_clients_at_once_each_get_their_own_logits(
 def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
     stack: ExitStack, address: str, program: Program, pools: Path
 ) -> None:
-    _, where = begin(stack, address, program, 1)
-    silent = connect(where["server"], "server", None)
+    silent = begin(stack, address, program, 1).connect()
     silent.hear()  # the server waits for its answer now
-    gone, there = begin(stack, address, program, 1)
-    lost = connect(there["server"], "server", None)
+    gone = begin(stack, address, program, 1)
+    lost = gone.connect()
     lost.hear()
     lost.close()
-    gone._connection.close()
+    gone.control._connection.close()
     images = torch.randn(2, *SIZE)
     started = time.monotonic()
     with connected(address, None, pools / "client-1") as client:
@@ -140,7 +159,7 @@ def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
 
 
 def test_no_more_clients_than_there_are_places(stack: ExitStack, address: str, program: Program, pools: Path) -> None:
-    held = [begin(stack, address, program, 1)[0] for _ in range(CLIENTS)]
+    held = [begin(stack, address, program, 1).control for _ in range(CLIENTS)]
     with pytest.raises(EngineError, match="3 clients are being answered already: ask again later"):
         ask_one(address, pools)
     held[0]._connection.close()
@@ -167,13 +186,29 @@ def test_a_client_cannot_ask_more_than_was_dealt_for_it(address: str, program: P
 def test_a_damaged_frame_ends_its_own_session_alone(
     stack: ExitStack, address: str, program: Program, pools: Path
 ) -> None:
-    control, where = begin(stack, address, program, 1)
-    spoiled = connect(where["server"], "server", None)
+    begun = begin(stack, address, program, 1)
+    spoiled = begun.connect()
     spoiled.hear()
     spoiled._socket.sendall(bytes(100))
     with pytest.raises(EngineError, match="server refused: frame 0 from the client"):
-        control.receive()
+        begun.control.receive()
     assert ask_one(address, pools).shape == (1, 10)
+
+
+@pytest.mark.parametrize("shown", [None, b"", b"GET / HTTP/1.1\r\n\r\n", bytes(16)])
+def test_a_stranger_at_the_port_of_a_session_ends_nothing(
+    stack: ExitStack, address: str, program: Program, pools: Path, shown: bytes | None
+) -> None:
+    """One that says nothing, or hangs up, or shows another token; the client comes after it."""
+    begun, images = begin(stack, address, program, 1), torch.randn(1, *SIZE)
+    host, port = begun.addresses["server"].split(":")
+    stranger = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+    if shown is not None:
+        stranger.sendall(shown)
+        stranger.shutdown(socket.SHUT_WR)
+        assert hung_up(stranger)  # before the client is there
+    assert near(finish(program, begun, images, pools / "client-1").logits, program, images)
+    assert hung_up(stranger)
 
 
 @pytest.mark.parametrize("tls", [False, True])

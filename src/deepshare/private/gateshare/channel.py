@@ -212,31 +212,19 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
     Raises:
         EngineError: Nobody came, or someone without a certificate.
     """
-    return Channel(accepted(listener, peer, tls, lambda _: None), peer)
-
-
-def accepted(
-    listener: socket.socket, peer: str, tls: Tls | None, hold: Callable[[socket.socket], None]
-) -> socket.socket:
-    """The connection of `accept`, as it is; `hold` gets it before the peer has shown a certificate."""
     context = None if tls is None else server_context(tls)
     try:
         connection, _ = listener.accept()
         connection.settimeout(CONNECT_SECONDS)
-        if context is None:
-            hold(connection)
-        else:
-            secured = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-            hold(secured)
-            secured.do_handshake()
-            connection = secured
+        if context is not None:
+            connection = context.wrap_socket(connection, server_side=True)
     except OSError as error:
         raise EngineError(f"the {peer} did not connect ({error})") from error
-    return connection
+    return Channel(connection, peer)
 
 
-def connect(address: str, peer: Role, tls: Tls | None) -> Channel:
-    """Connect to host:port, where someone may not listen yet.
+def connect(address: str, peer: Role, tls: Tls | None, token: bytes = b"") -> Channel:
+    """Connect to host:port, where someone may not listen yet, and show a token if it takes one.
 
     Raises:
         EngineError: Nobody is there, or there is no trust.
@@ -248,6 +236,7 @@ def connect(address: str, peer: Role, tls: Tls | None) -> Channel:
             connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
             if tls is not None:
                 connection = client_context(tls).wrap_socket(connection, server_hostname=host)
+            connection.sendall(token)
             return Channel(connection, peer)
         except ConnectionRefusedError as error:
             if time.monotonic() > deadline:
