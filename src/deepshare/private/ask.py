@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from torch import Tensor
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidMessage, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from deepshare.data.about import About
@@ -108,7 +108,7 @@ def _trouble(server: str, tls: Tls | None, error: Exception) -> str:
             cure = "take certificates of one authority, which name the host that you ask (private keys --host)"
             return f"{server}: no trust in its certificate ({error.verify_message}): {cure}"
         # In TLS 1.3 a server looks at the client's certificate after the client's handshake, and may just hang up.
-        case ConnectionClosed() if tls is not None:
+        case ConnectionClosed() | InvalidMessage(__cause__=EOFError()) if tls is not None:
             cure = "take one of the authority that the server has (both folders of one private keys)"
             return f"{server}: the server does not trust your certificate: {cure}"
         case ssl.SSLError():
