@@ -1,13 +1,16 @@
 """Pools on disk: every lot is used once, whatever happens to a party or to its disk."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +22,8 @@ from deepshare.errors import EngineError
 from deepshare.private import plain
 from deepshare.private.ask import connected
 from deepshare.private.engine import Role, Task, find_engine
-from deepshare.private.gateshare import party, public
+from deepshare.private.gateshare import party, public, wire
+from deepshare.private.gateshare.correlations import Lot
 from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.pool import ABOUT, LOTS, SPENT, Pool, write_pools
 from deepshare.private.local import free_ports
@@ -105,6 +109,36 @@ def test_two_connections_use_up_lots_and_hand_over_weights_once(program: Program
     images = torch.randn(3, *SIZE)
     found = ask(program, pools, images)
     assert "3 images and 2 lots left in the pool" in str(found["client"])
+
+
+def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
+    program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the server is slow: the client has to wait for its mark."""
+    order: list[str] = []
+    fsync, send, take = os.fsync, wire.send_ahead, Pool.take
+
+    def watched_fsync(number: int) -> None:
+        fsync(number)
+        path = Path(f"/proc/self/fd/{number}").readlink()
+        if path.name == SPENT:
+            order.append(f"{path.parent.name} marked {len(path.read_bytes().splitlines())}")
+
+    def watched_send(*arguments: Any) -> None:
+        order.append("ahead")
+        send(*arguments)
+
+    def slow_take(pool: Pool, name: bytes) -> Lot:
+        time.sleep(0.2)
+        return take(pool, name)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(wire, "send_ahead", watched_send)
+    monkeypatch.setattr(Pool, "take", slow_take)
+    images = torch.randn(2, *SIZE)
+    check(ask(program, pools, images), program, images)
+    assert order.index("ahead") == len(order) - 1
+    assert {f"{role} marked {n}" for role in ("client", "server") for n in (1, 2)} <= set(order)
 
 
 def test_a_restored_disk_of_the_client_gets_no_lot_twice(program: Program, pools: Path) -> None:

@@ -84,12 +84,14 @@ class Serving:
                 continue
             names = _named(message, images)
             spent = [name.hex() for name in names if not self._source.is_fresh(name)]
-            self._client.tell({"spent": spent})
             if not spent:
                 break
+            self._client.tell({"spent": spent})
         lots = [(self._source.take(name), rows) for name, rows in names.items()]
         if any(rows[-1] >= lot.images for lot, rows in lots):
             raise EngineError("the client takes images that its lots do not have")
+        # Not before they are marked here: the client uses them as soon as it hears this.
+        self._client.tell({"spent": []})
         return lots
 
 
