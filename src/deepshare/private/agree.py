@@ -72,7 +72,10 @@ def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome
             if role == task.role:
                 control.end(kind, _public(value, task))  # at once: the other party waits for a reason
             at_fault, reason = cause(events, (role, kind, value), {task.role, control.peer} - set(done))
-            raise _TheirError(reason) if at_fault == control.peer else failure(at_fault, reason)
+            if at_fault == control.peer:
+                raise _TheirError(reason)
+            control.end("refused", _public(reason, task))
+            raise failure(at_fault, reason)
         connected = True
         if kind == "done":
             done[role] = value if role == task.role else measured(value, task.program)
@@ -108,7 +111,7 @@ def measured(message: dict[str, Any], program: Program) -> Outcome:
             raise ValueError("no such layer")
         offline, session = _part(message["offline"]), _part(message["session"])
         return Outcome(None, layers, offline, session, float(message["seconds"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise EngineError(f"the other party's account of its cost is damaged ({error})") from error
 
 

@@ -102,7 +102,7 @@ class Control:
             raise EngineError(f"the {self.peer} did not answer within {timeout:.0f} s") from None
         except (ConnectionClosed, OSError) as error:
             raise self._lost() from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # brackets without end
             raise EngineError(f"the {self.peer} does not speak the language of deepshare private") from error
         if not isinstance(message, dict):
             raise EngineError(f"the {self.peer} does not speak the language of deepshare private")

@@ -94,7 +94,7 @@ class Numbers:
         """
         try:
             numbers = cls(tuple(message["ranges"]), float(message["limit"]), message["finer"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise EngineError(f"the server's number format is damaged ({error}): install the same deepshare") from error
         finer = numbers.finer
         fits = type(finer) is int and finer in (0, _FINER)

@@ -99,7 +99,7 @@ def _named(message: dict[str, Any], images: int) -> dict[bytes, list[int]]:
     """The lots that the client wants to use, and which of their images."""
     try:
         names = {bytes.fromhex(name): [int(row) for row in rows] for name, rows in message["take"]}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise EngineError(f"the client does not say which lots it takes ({error})") from error
     sound = all(len(name) == ID_BYTES for name in names)
     sound &= all(rows and rows == sorted(set(rows)) and rows[0] >= 0 for rows in names.values())
