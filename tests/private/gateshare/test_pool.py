@@ -23,9 +23,10 @@ from deepshare.private import plain
 from deepshare.private.ask import connected
 from deepshare.private.engine import Role, Task, find_engine
 from deepshare.private.gateshare import party, public, wire
-from deepshare.private.gateshare.correlations import Lot
+from deepshare.private.gateshare.correlations import Lot, lot_bytes
 from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.pool import ABOUT, LOTS, SPENT, Pool, write_pools
+from deepshare.private.gateshare.schedule import schedule
 from deepshare.private.local import free_ports
 from deepshare.private.program import Linear, Program
 from deepshare.private.result import Outcome
@@ -100,7 +101,14 @@ def test_the_dealer_needs_no_weight(dealt: Path, program: Program) -> None:
 
 def test_two_connections_use_up_lots_and_hand_over_weights_once(program: Program, pools: Path) -> None:
     images = torch.randn(2, *SIZE)
-    first = check(ask(program, pools, images), program, images)
+    found = ask(program, pools, images)
+    first = check(found, program, images)
+    client = found["client"]
+    assert isinstance(client, Outcome)
+    steps = schedule(program, calibrate(program))
+    assert first.offline.dealer_bytes == 2 * lot_bytes(steps, 1, "server")
+    assert client.offline.dealer_bytes >= 2 * lot_bytes(steps, 1, "client")  # more where one had to be replaced
+    assert client.offline.dealer_bytes % lot_bytes(steps, 1, "client") == 0
     second = check(ask(program, pools, images), program, images)
     assert first.session.server_bytes > 0 == second.session.server_bytes
     for role in ("server", "client"):
@@ -194,6 +202,16 @@ def test_a_mark_that_was_not_finished_marks_nothing_and_spoils_no_other(program:
     assert not pool.is_fresh(first) and pool.is_fresh(second)
     pool.take(second)
     assert not pool.is_fresh(first) and not pool.is_fresh(second)
+
+
+@pytest.mark.parametrize("garbage", [b"g" * 32 + b"\n", b"\xff" * 33, b"a word\n" * 10])
+def test_marks_that_are_none_are_no_marks_to_go_on_with(program: Program, pools: Path, garbage: bytes) -> None:
+    pool = Pool(pools / "server", "server", program)
+    name = pool.names()[0]
+    (pools / "server" / SPENT).write_bytes(garbage)
+    for use in (pool.names, lambda: pool.is_fresh(name), lambda: pool.take(name)):
+        with pytest.raises(EngineError, match="spent is damaged, and lots must not be used twice: deal anew"):
+            use()
 
 
 def test_pools_of_another_party_network_weights_or_dealing_are_refused(program: Program, pools: Path) -> None:

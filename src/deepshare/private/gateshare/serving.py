@@ -88,6 +88,7 @@ class Serving:
                 break
             self._client.tell({"spent": spent})
         lots = [(self._source.take(name), rows) for name, rows in names.items()]
+        self._offline += Part(dealer_bytes=sum(self._source.dealt(lot) for lot, _ in lots))
         if any(rows[-1] >= lot.images for lot, rows in lots):
             raise EngineError("the client takes images that its lots do not have")
         # Not before they are marked here: the client uses them as soon as it hears this.

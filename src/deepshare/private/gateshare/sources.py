@@ -17,6 +17,9 @@ class ForClient(Protocol):
     def get(self, images: int) -> list[Lot]:
         """Lots for some images, each for the first and the last time."""
 
+    def dealt(self, lot: Lot) -> int:
+        """Bytes of a lot that no dealer counts any more."""
+
 
 class ForServer(Protocol):
     """What the server gets its lots from."""
@@ -29,6 +32,9 @@ class ForServer(Protocol):
 
     def take(self, name: bytes) -> Lot:
         """Take a lot out for good."""
+
+    def dealt(self, lot: Lot) -> int:
+        """Bytes of a lot that no dealer counts any more."""
 
 
 class AskedFor:
@@ -45,6 +51,10 @@ class AskedFor:
         self._stock.add(lot)
         return [self._stock.take(lot.id)]
 
+    def dealt(self, lot: Lot) -> int:
+        """The dealer counts them all."""
+        return 0
+
 
 class Sent(Stock):
     """The dealer sends the server its halves of what the client asks for."""
@@ -56,6 +66,10 @@ class Sent(Stock):
     def expect(self, images: int) -> None:
         """Get a lot from the dealer."""
         self.add(wire.receive_lot(self._dealer, self._schedule, images, "server"))
+
+    def dealt(self, lot: Lot) -> int:
+        """The dealer counts them all."""
+        return 0
 
 
 class FromPool:
@@ -71,6 +85,10 @@ class FromPool:
         if len(names) < images:
             raise EngineError(f"{images} images and {len(names)} lots left in the pool: deal more, or ask fewer")
         return [self.take(name) for name in names[:images]]
+
+    def dealt(self, lot: Lot) -> int:
+        """All of it, as it came from the dealer."""
+        return len(lot.id) + len(lot.seed) + sum(piece.nbytes for piece in lot.pieces.values())
 
     def expect(self, images: int) -> None:
         """There is nobody to ask."""
