@@ -143,8 +143,10 @@ def _ask(program: Program, address: str, pool: Path) -> float:
         control.send({"protocol": PROTOCOL})
         control.receive()
         control.send({"images": 1, "address": "127.0.0.1:1", "outline": outline.digest(program)})
-        start = control.receive()["start"]
-        outcome = run(Task("client", program, start, torch.randn(1, *SIZE), 1, None, POOL, pool), lambda: None)
+        begun = control.receive()
+        token = bytes.fromhex(begun["token"])
+        task = Task("client", program, begun["start"], torch.randn(1, *SIZE), 1, None, POOL, pool, token)
+        outcome = run(task, lambda: None)
         control.send({"layers": [], "offline": {}, "session": {}, "seconds": outcome.seconds})
         control.receive()
     return outcome.seconds

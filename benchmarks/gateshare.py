@@ -29,13 +29,13 @@ from deepshare.private import plain
 from deepshare.private.cost import LAN, WAN, Link, seconds_on
 from deepshare.private.engine import Role, find_engine
 from deepshare.private.gateshare import predict
-from deepshare.private.gateshare.numbers import Numbers
+from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.steps import Product
+from deepshare.private.gateshare.steps import Product, Schedule
 from deepshare.private.infer import run
 from deepshare.private.local import Place
 from deepshare.private.program import Program
-from deepshare.private.result import Cost
+from deepshare.private.result import Cost, Part
 from deepshare.private.translate import translate
 
 LINKS = {"lan": LAN, "wan": WAN}
@@ -53,7 +53,11 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run the network; seconds are medians."""
+    """One way to run the network; seconds are medians.
+
+    What the dealer sends to each party is computed, for the number format of this network; `dealt` is what it sent to
+    both, as measured, and so are all other bytes.
+    """
 
     name: str
     gates: int
@@ -66,6 +70,7 @@ class Row:
     online_bytes: int | None = None
     dealer_to_client: int | None = None
     dealer_to_server: int | None = None
+    dealt: int | None = None
     ahead: int | None = None
     session: int | None = None
     computed: bool = False
@@ -149,8 +154,10 @@ def times(costs: list[Cost], computed: Link | None) -> list[float]:
 
 
 def full_row(name: str, program: Program, costs: list[Cost], computed: Link | None) -> Row:
-    steps = schedule(program.outline(), Numbers.usual(program))
-    first = costs[0]
+    steps = schedule(program.outline(), calibrate(program))
+    # An inference that had to replace a lot dealt more.
+    first = min(costs, key=lambda cost: cost.offline.dealer_bytes)
+    check_bytes(program, steps, first)
     seconds = times(costs, computed)
     products = {program.operations[step.operation].name for step in steps.steps if isinstance(step, Product)}
     linear = [sum(layer.part.seconds for layer in cost.layers if layer.name in products) for cost in costs]
@@ -166,10 +173,27 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
         first.online.server_bytes + first.online.client_bytes,
         predict.to_client(steps, 1),
         predict.to_server(steps, 1),
-        predict.ahead(steps),
+        first.offline.dealer_bytes,
+        first.offline.client_bytes,
         first.session.server_bytes,
         computed is not None,
     )
+
+
+def check_bytes(program: Program, steps: Schedule, cost: Cost) -> None:
+    """End with an error where bytes are not as computed; a lot that was replaced was dealt again, as a whole."""
+    online = sum(predict.online(program, 1).values(), Part())
+    lot = predict.to_client(steps, 1) + predict.to_server(steps, 1)
+    pairs = {
+        "online from the server": (cost.online.server_bytes, online.server_bytes),
+        "online from the client": (cost.online.client_bytes, online.client_bytes),
+        "round trips": (cost.online.rounds, online.rounds),
+        "ahead": (cost.offline.client_bytes, predict.ahead(steps)),
+        "from the dealer, over whole lots": (cost.offline.dealer_bytes % lot, 0),
+    }
+    for what, (measured, computed) in pairs.items():
+        if measured != computed:
+            raise SystemExit(f"{what}: measured {measured:,}, computed {computed:,}")
 
 
 def short_row(name: str, program: Program, seconds: list[float], *, computed: bool = False) -> Row:
@@ -189,8 +213,11 @@ def show(rows: list[Row]) -> None:
             continue
         print(f"\n{row.name}: online {row.seconds / row.convolutions:.2f} times the server's convolutions", end="")
         print(f" ({row.convolutions:.3f} s), {row.rounds} round trips, {row.online_bytes:,} bytes;")
-        print(f"  offline {row.offline_seconds:.2f} s, dealer to client {row.dealer_to_client:,} bytes,", end="")
-        print(f" to server {row.dealer_to_server:,}, client to server {row.ahead:,}; once a session {row.session:,}")
+        print(
+            f"  offline {row.offline_seconds:.2f} s, from the dealer {row.dealt:,} bytes as measured; computed", end=""
+        )
+        print(f" {row.dealer_to_client:,} to the client and {row.dealer_to_server:,} to the server;")
+        print(f"  client to server {row.ahead:,}; once a session {row.session:,}")
         if row is not first and row.dealer_to_client and first.dealer_to_client:
             ratio = row.dealer_to_client / first.dealer_to_client
             print(f"  {ratio:.1f} times as much from the dealer to the client")

@@ -2,6 +2,11 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +16,7 @@ from PIL import Image
 
 from deepshare.cli import main
 from deepshare.data import load
+from deepshare.private.local import free_ports
 from tests.cli.conftest import Cli
 from tests.cli.test_train import FLAGS
 
@@ -39,6 +45,65 @@ def test_run_shows_classes_and_cost(cli: Cli, run: Path, tmp_path: Path) -> None
     assert said["images"][0]["image"] == str(tmp_path / "one.png") and said["images"][0]["class"] in test.classes
     text = cli("private", "run", run, "--samples", "2", "--layers").out
     assert "test image 1 (" in text and "SharedActivation layer1.0.act1" in text and "s online for 2 images" in text
+
+
+def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -> None:
+    """All commands of the guide, with a dealer's pools and certificates, the server a process of its own."""
+    test = load("digits").test
+    assert isinstance(test.images, torch.Tensor)
+    pictures = [tmp_path / f"{number}.png" for number in range(2)]
+    for number, path in enumerate(pictures):
+        Image.fromarray(test.images[number, 0].numpy()).save(path)
+    steps: list[tuple[object, ...]] = [
+        ("keys", tmp_path / "trial", "--host", "localhost"),
+        ("outline", run, tmp_path / "network.json"),
+        ("deal", tmp_path / "network.json", tmp_path / "pools", "--images", "4", "--clients", "2"),
+    ]
+    for step in steps:
+        done = cli("private", *step)
+        assert done.code == 0, done.err
+    alone = json.loads(cli("private", "run", run, "-e", "gateshare", "--images", *pictures, "--json").out)
+    with serving(run, "--pool", tmp_path / "pools/server", "--tls", tmp_path / "trial/server") as port:
+        where = ("--server", f"localhost:{port}", "--tls", tmp_path / "trial/client")
+        asked = cli("private", "ask", *pictures, *where, "--pool", tmp_path / "pools/client-1", "--json")
+        assert asked.code == 0, asked.err
+        refused = cli("private", "ask", pictures[0], *where)
+        assert refused.code == 2 and "--pool" in refused.err
+    said = json.loads(asked.out)
+    assert [image["class"] for image in said["images"]] == [image["class"] for image in alone["images"]]
+    for key in ("server_bytes", "client_bytes", "rounds", "comparisons"):
+        assert said["cost"]["online"][key] == alone["cost"]["online"][key] > 0
+    # The same material; now and then a lot has to be replaced.
+    assert said["cost"]["offline"]["dealer_bytes"] == pytest.approx(alone["cost"]["offline"]["dealer_bytes"], rel=0.5)
+    assert alone["cost"]["error"] < 0.05
+
+
+@contextmanager
+def serving(run: Path, *arguments: object) -> Iterator[int]:
+    """A server's process, on a free port."""
+    (port,) = free_ports("127.0.0.1", 1)
+    command = [
+        sys.executable,
+        "-m",
+        "deepshare",
+        "private",
+        "serve",
+        run,
+        "-e",
+        "gateshare",
+        "--port",
+        port,
+        *arguments,
+    ]
+    with subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any("serving" in line for line in process.stderr), "it ended"
+            yield port
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 def test_what_is_wrong_is_one_line(cli: Cli, run: Path, tmp_path: Path) -> None:

@@ -84,10 +84,11 @@ def wait_for_workers(count: int, seconds: float = 60) -> list[int]:
 
 
 def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Path) -> None:
-    make_keys(tmp_path, ["127.0.0.1"])
+    make_keys(tmp_path, ["localhost"])
     running = Running(program, tmp_path)
     images = torch.randn(2, *SIZE)
-    with connected(running.address, tls_of(tmp_path / "client")) as client:
+    by_name = running.address.replace("127.0.0.1", "localhost")
+    with connected(by_name, tls_of(tmp_path / "client")) as client:
         assert client.offer.about == ABOUT
         assert all(getattr(op, name).is_meta for op in client.offer.program.operations for name in op.hidden)
         result = client.ask(images)
@@ -97,8 +98,11 @@ def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Pa
     running.wait_for("2 images in")
     with pytest.raises(EngineError, match="does not answer as a server"), connected(running.address):
         pass
-    make_keys(tmp_path / "others", ["127.0.0.1"])
-    with pytest.raises(EngineError), connected(running.address, tls_of(tmp_path / "others/client")):
+    make_keys(tmp_path / "others", ["localhost"])
+    with (
+        pytest.raises(EngineError, match="no trust in its certificate"),
+        connected(by_name, tls_of(tmp_path / "others/client")),
+    ):
         pass
     running.server.shutdown()
     assert workers() == []
@@ -171,12 +175,12 @@ def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
         client.ask(torch.zeros(LARGEST_BATCH + 1, *SIZE))
     with connect(f"ws://{running.address}") as raw:
         raw.send('{"protocol": 99}')
-        assert "speaks protocol 1, the client 99" in str(raw.recv(10))
+        assert "speaks protocol 2, the client 99" in str(raw.recv(10))
     with connect(f"ws://{running.address}") as raw:
         raw.send("not JSON")
         assert "does not speak the language" in str(raw.recv(10))
     with connect(f"ws://{running.address}") as raw:
-        raw.send('{"protocol": 1}')
+        raw.send('{"protocol": 2}')
         raw.recv(10)
         raw.send('{"images": 1, "address": "127.0.0.1:1", "outline": "another"}')
         assert "another plan" in str(raw.recv(10))

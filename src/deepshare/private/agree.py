@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from deepshare.errors import EngineError
 from deepshare.private.control import Control
 from deepshare.private.engine import Task
-from deepshare.private.local import CONNECT_SECONDS, cause
+from deepshare.private.local import CONNECT_SECONDS, FAILURES, cause
 from deepshare.private.process import Event, failure
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome, Part
@@ -22,6 +22,10 @@ class Running(Protocol):
 
 
 Start = Callable[[Task, "Queue[Event]"], Running]
+
+
+class _TheirError(EngineError):
+    """The other party failed, and said so itself."""
 
 
 def run_party(start: Start, task: Task, control: Control) -> tuple[Outcome, Outcome]:
@@ -43,8 +47,10 @@ def run_party(start: Start, task: Task, control: Control) -> tuple[Outcome, Outc
     running = start(task, events)
     try:
         return _wait(events, task, control)
+    except _TheirError as error:
+        raise EngineError(str(error)) from None
     except EngineError as error:
-        control.refuse(_public(error, task))
+        control.end("refused", _public(str(error), task))
         raise
     finally:
         running.stop()
@@ -62,11 +68,14 @@ def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome
             raise EngineError(
                 f"the parties did not connect within {CONNECT_SECONDS} s: {task.addresses} must reach each other"
             ) from None
-        if kind in ("refused", "failed"):
-            if kind == "refused" and role == task.role:
-                control.refuse(_public(EngineError(value), task))  # at once: the other party waits for a reason
-            at_fault, reason = cause(events, (role, kind, value))
-            raise EngineError(reason) if at_fault == control.peer else failure(at_fault, reason)
+        if kind in FAILURES:
+            if role == task.role:
+                control.end(kind, _public(value, task))  # at once: the other party waits for a reason
+            at_fault, reason = cause(events, (role, kind, value), {task.role, control.peer} - set(done))
+            if at_fault == control.peer:
+                raise _TheirError(reason)
+            control.end("refused", _public(reason, task))
+            raise failure(at_fault, reason)
         connected = True
         if kind == "done":
             done[role] = value if role == task.role else measured(value, task.program)
@@ -75,9 +84,9 @@ def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome
     return done[task.role], done[control.peer]
 
 
-def _public(error: EngineError, task: Task) -> EngineError:
+def _public(reason: str, task: Task) -> str:
     """What the other party may know: why a client ends an inference can be a fact about its images."""
-    return error if task.role == "server" else EngineError("it ended the inference")
+    return reason if task.role == "server" else "it ended the inference"
 
 
 def told(outcome: Outcome) -> dict[str, Any]:
@@ -102,7 +111,7 @@ def measured(message: dict[str, Any], program: Program) -> Outcome:
             raise ValueError("no such layer")
         offline, session = _part(message["offline"]), _part(message["session"])
         return Outcome(None, layers, offline, session, float(message["seconds"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise EngineError(f"the other party's account of its cost is damaged ({error})") from error
 
 

@@ -5,25 +5,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from torch import Tensor
-from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidURI
-from websockets.sync.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidMessage, WebSocketException
+from websockets.sync.client import ClientConnection, connect
 
 from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private import outline
 from deepshare.private.agree import run_party
 from deepshare.private.control import PROTOCOL, SETTINGS, Control, Message, client_context
-from deepshare.private.engine import Engine, Task, Tls, check_installed, find_engine
+from deepshare.private.engine import Engine, Role, Task, Tls, check_installed, find_engine
 from deepshare.private.infer import check_images, total
 from deepshare.private.local import free_ports
 from deepshare.private.process import in_process
 from deepshare.private.program import Program
 from deepshare.private.result import Result
-
-CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class Offer:
 class Client:
     """A connection to a server, after both have told who they are."""
 
-    def __init__(self, control: Control, tls: Tls | None, pool: Path | None) -> None:
-        self._control, self._tls, self._pool = control, tls, pool
+    def __init__(self, control: Control, host: str, tls: Tls | None, pool: Path | None) -> None:
+        self._control, self._host, self._tls, self._pool = control, host, tls, pool
         control.send({"protocol": PROTOCOL})
         self.offer = _offer(control.receive())
 
@@ -64,10 +63,11 @@ class Client:
         check_images(images, offer.program)
         address = f"{control.local_host}:{free_ports(control.local_host, 1)[0]}"
         control.send({"images": len(images), "address": address, "outline": outline.digest(offer.program)})
-        addresses = control.receive(None).get("start")
-        if not isinstance(addresses, dict) or set(addresses) != {"server", "client"}:
-            raise EngineError("the server gave no addresses: install the same deepshare")
-        task = Task("client", offer.program, addresses, images, len(images), self._tls, offer.options, self._pool)
+        port, token = _start(control.receive(None))
+        # The host is the one that was asked: it is on the certificate, and the server may not know it itself.
+        addresses: dict[Role, str] = {"server": f"{self._host}:{port}", "client": address}
+        options, tls, pool = offer.options, self._tls, self._pool
+        task = Task("client", offer.program, addresses, images, len(images), tls, options, pool, token)
         mine, theirs = run_party(in_process(offer.engine), task, control)
         if mine.logits is None:
             raise EngineError("the engine gave no logits")
@@ -86,25 +86,47 @@ def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> 
     Raises:
         EngineError: It is not there, or is not a server of deepshare.
     """
+    with _opened(server, tls) as connection:
+        host = urlsplit(f"//{server}").hostname or ""
+        # The party's process runs in a folder of its own.
+        yield Client(Control(connection, "server"), host, tls, None if pool is None else pool.absolute())
+
+
+def _opened(server: str, tls: Tls | None) -> ClientConnection:
     context = None if tls is None else client_context(tls)
     scheme = "ws" if tls is None else "wss"
     try:
-        connection = connect(f"{scheme}://{server}", ssl=context, proxy=None, open_timeout=CONNECT_SECONDS, **SETTINGS)
-    except ssl.SSLCertVerificationError as error:
-        cure = "take certificates of one authority, which name the host that you ask (private keys --host)"
-        raise EngineError(f"{server}: no trust in its certificate ({error.verify_message}): {cure}") from error
-    except ssl.SSLError as error:
-        cure = "is it started with --tls, and with the same authority?"
-        raise EngineError(f"{server}: no TLS with it ({error.reason or error}): {cure}") from error
-    except (InvalidHandshake, InvalidMessage, InvalidURI) as error:
-        cure = "is it deepshare private serve, and does it use --tls as you do?"
-        raise EngineError(f"{server} does not answer as a server of deepshare ({error}): {cure}") from error
-    except (OSError, TimeoutError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "no answer"
-        raise EngineError(f"no server at {server} ({why}): start deepshare private serve there") from error
-    with connection:
-        # The party's process runs in a folder of its own.
-        yield Client(Control(connection, "server"), tls, None if pool is None else pool.absolute())
+        connection: ClientConnection = connect(f"{scheme}://{server}", ssl=context, proxy=None, **SETTINGS)
+    except (WebSocketException, OSError) as error:
+        raise EngineError(_trouble(server, tls, error)) from error
+    return connection
+
+
+def _trouble(server: str, tls: Tls | None, error: Exception) -> str:
+    match error:
+        case ssl.SSLCertVerificationError():
+            cure = "take certificates of one authority, which name the host that you ask (private keys --host)"
+            return f"{server}: no trust in its certificate ({error.verify_message}): {cure}"
+        # In TLS 1.3 a server looks at the client's certificate after the client's handshake, and may just hang up.
+        case ConnectionClosed() | InvalidMessage(__cause__=EOFError()) if tls is not None:
+            cure = "take one of the authority that the server has (both folders of one private keys)"
+            return f"{server}: the server does not trust your certificate: {cure}"
+        case ssl.SSLError():
+            cure = "is it started with --tls, and with the same authority?"
+            return f"{server}: no TLS with it ({error.reason or error}): {cure}"
+        case WebSocketException():
+            cure = "is it deepshare private serve, and does it use --tls as you do?"
+            return f"{server} does not answer as a server of deepshare ({error}): {cure}"
+    why = getattr(error, "strerror", None) or "no answer"
+    return f"no server at {server} ({why}): start deepshare private serve there"
+
+
+def _start(message: Message) -> tuple[int, bytes]:
+    """The port of the server's part, and what to show there."""
+    try:
+        return int(message["start"]["server"].rpartition(":")[2]), bytes.fromhex(message["token"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EngineError("the server gave no port: install the same deepshare") from error
 
 
 def _offer(message: Message) -> Offer:

@@ -15,14 +15,19 @@ from deepshare.errors import EngineError
 from deepshare.private.engine import Role, Tls
 from deepshare.private.process import Event
 
-PROTOCOL = 1
+PROTOCOL = 2
 # A peer that vanishes without a word is missed within the sum of both.
 PING_SECONDS = 5.0
 PONG_SECONDS = 10.0
+# For both handshakes, also between busy machines.
+OPEN_SECONDS = 60.0
 LARGEST_MESSAGE = 2**26
 ANSWER_SECONDS = 60.0
+# How a party says that it has ended before it was done, and why.
+ENDS = ("refused", "failed", "lost")
 
 SETTINGS: dict[str, Any] = {
+    "open_timeout": OPEN_SECONDS,
     "compression": None,
     "ping_interval": PING_SECONDS,
     "ping_timeout": PONG_SECONDS,
@@ -31,6 +36,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 Message = dict[str, Any]
+
+
+class GoneError(EngineError):
+    """The other party is not connected any more."""
 
 
 class Control:
@@ -54,33 +63,24 @@ class Control:
         try:
             self._connection.send(json.dumps(message))
         except (ConnectionClosed, OSError) as error:
-            raise self._lost(error) from error
+            raise self._lost() from error
 
     def receive(self, timeout: float | None = ANSWER_SECONDS) -> Message:
-        """Wait for a message; one that says "refused" or "failed" is raised with its reason.
+        """Wait for a message; one that says that the other party has ended is raised with its reason.
 
         Raises:
             EngineError: The other party says so, is gone, does not answer or speaks something else.
         """
-        try:
-            message = json.loads(self._connection.recv(timeout))
-        except TimeoutError:
-            raise EngineError(f"the {self.peer} did not answer within {timeout:.0f} s") from None
-        except (ConnectionClosed, OSError) as error:
-            raise self._lost(error) from error
-        except ValueError as error:
-            raise EngineError(f"the {self.peer} does not speak the language of deepshare private") from error
-        if not isinstance(message, dict):
-            raise EngineError(f"the {self.peer} does not speak the language of deepshare private")
-        for kind in ("refused", "failed"):
+        message = self._message(timeout)
+        for kind in ENDS:
             if kind in message:
-                raise EngineError(f"the {self.peer} {kind}: {message[kind]}")
+                raise EngineError(self._ended(kind, message))
         return message
 
-    def refuse(self, error: Exception) -> None:
+    def end(self, kind: str, reason: str) -> None:
         """Tell the other party why it ends here, if it still listens."""
         with suppress(EngineError):
-            self.send({"refused": str(error)})
+            self.send({kind: reason})
 
     def forward(self, events: "Queue[Event]") -> None:
         """From now on put what the other party says among the events of this one."""
@@ -88,13 +88,32 @@ class Control:
 
     def _forward(self, events: "Queue[Event]") -> None:
         try:
-            events.put((self.peer, "done", self.receive(None)))
+            message = self._message(None)
         except EngineError as error:
-            events.put((self.peer, "refused", str(error)))
+            events.put((self.peer, "gone" if isinstance(error, GoneError) else "refused", str(error)))
+            return
+        kind = next((kind for kind in ENDS if kind in message), "done")
+        events.put((self.peer, kind, message if kind == "done" else self._ended(kind, message)))
 
-    def _lost(self, error: Exception) -> EngineError:
+    def _message(self, timeout: float | None) -> Message:
+        try:
+            message = json.loads(self._connection.recv(timeout))
+        except TimeoutError:
+            raise EngineError(f"the {self.peer} did not answer within {timeout:.0f} s") from None
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost() from error
+        except (ValueError, RecursionError) as error:  # brackets without end
+            raise EngineError(f"the {self.peer} does not speak the language of deepshare private") from error
+        if not isinstance(message, dict):
+            raise EngineError(f"the {self.peer} does not speak the language of deepshare private")
+        return message
+
+    def _ended(self, kind: str, message: Message) -> str:
+        return f"the {self.peer} {'refused' if kind == 'refused' else 'failed'}: {message[kind]}"
+
+    def _lost(self) -> GoneError:
         cure = ": ask again; what was dealt for these images may be spent" if self.peer == "server" else ""
-        return EngineError(f"the connection to the {self.peer} was lost{cure}")
+        return GoneError(f"the connection to the {self.peer} was lost{cure}")
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:

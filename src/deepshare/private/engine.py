@@ -37,6 +37,7 @@ class Task:
         tls: For engines that can; None on one machine.
         options: What the engine offers to choose, such as {"provider": "ttp"} of crypten.
         pool: This party's folder of what was dealt beforehand, for engines that have such.
+        token: What a client shows first to a server that gives each session a port.
     """
 
     role: Role
@@ -47,6 +48,7 @@ class Task:
     tls: Tls | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     pool: Path | None = None
+    token: bytes = b""
 
 
 class Session(Protocol):
@@ -54,9 +56,11 @@ class Session(Protocol):
 
     Attributes:
         address: Where the client finds it.
+        token: What the client has to show there.
     """
 
     address: str
+    token: bytes
 
     def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do it; `ready` is called once the parties are connected."""

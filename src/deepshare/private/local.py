@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from deepshare.private.result import Outcome
 # Parties have to find each other within this time; how long they compute is their affair.
 CONNECT_SECONDS = 120
 # A party that fails takes the others with it, and they may be heard first.
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 10.0
+# The likeliest cause first: a party whose connection was lost has a cause elsewhere, maybe in a party that is gone.
+FAILURES = ("refused", "failed", "gone", "lost")
 
 
 @dataclass(frozen=True)
@@ -70,21 +73,30 @@ def _gather(events: "Queue[Event]", roles: tuple[Role, ...]) -> dict[Role, Outco
         except Empty:
             late = ", ".join(sorted(set(roles) - ready))
             raise EngineError(f"the {late} did not connect within {CONNECT_SECONDS} s: is the machine busy?") from None
-        if kind in ("refused", "failed"):
-            raise failure(*cause(events, (role, kind, value)))
+        if kind in FAILURES:
+            raise failure(*cause(events, (role, kind, value), set(roles) - set(outcomes)))
         ready.add(role)
         if kind == "done":
             outcomes[role] = value
     return outcomes
 
 
-def cause(events: "Queue[Event]", first: Event) -> tuple[Role, str]:
-    """Of the failures at one time the one that caused the others: a reason that an engine gave, or else the first."""
-    failures = [first]
+def cause(events: "Queue[Event]", first: Event, running: set[Role]) -> tuple[Role, str]:
+    """Of the failures at one time the one that caused the others: a reason that an engine gave, or else the likeliest.
+
+    Args:
+        events: Where parties are heard.
+        first: The failure that was heard first.
+        running: The parties that had not ended before; they are waited for, until there is a reason or one is gone.
+    """
+    heard, deadline = [first], time.monotonic() + GRACE_SECONDS
     with suppress(Empty):
-        while True:
-            failures.append(events.get(timeout=GRACE_SECONDS))
-    role, _, reason = next((event for event in failures if event[1] == "refused"), first)
+        while heard[-1][1] not in ("refused", "gone") and not running <= {
+            event[0] for event in heard if event[1] != "ready"
+        }:
+            heard.append(events.get(timeout=max(0.0, deadline - time.monotonic())))
+    failures = [event for event in heard if event[1] in FAILURES]
+    role, _, reason = min(failures, key=lambda event: FAILURES.index(event[1]))
     return role, reason
 
 

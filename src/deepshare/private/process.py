@@ -37,7 +37,7 @@ class Worker:
     """A running party; what it tells goes to a queue as (role, kind, value).
 
     Kinds: "ready" once connected, then "done" with an Outcome; or "refused" with a reason that the engine gives, or
-    "failed" with the words of whatever went wrong beneath it.
+    "lost" if another party hung up, or "failed" with the words of whatever else went wrong beneath it.
     """
 
     def __init__(

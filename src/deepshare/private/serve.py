@@ -85,7 +85,7 @@ class Service:
                 outcome = self._session(control, many, count, address)
             self.told(f"{who}: {count} {'image' if count == 1 else 'images'} in {outcome.seconds:.2f} s")
         except EngineError as error:
-            control.refuse(error)
+            control.end("refused", str(error))
             self.told(f"{who}: {error}")
 
     @contextmanager
@@ -108,21 +108,21 @@ class Service:
         return self._checked(control.receive(IDLE_SECONDS))
 
     def _session(self, control: Control, many: Host | None, count: int, address: str) -> Outcome:
-        with self._started(control.local_host, many) as (mine, start):
+        with self._started(control.local_host, many) as (mine, token, start):
             addresses: dict[Role, str] = {"server": mine, "client": address}
-            control.send({"start": addresses})
+            control.send({"start": addresses, "token": token.hex()})
             task = Task("server", self.program, addresses, None, count, self.tls, self.options, self.pool)
             return run_party(start, task, control)[0]
 
     @contextmanager
-    def _started(self, host: str, many: Host | None) -> Iterator[tuple[str, Start]]:
-        """Where the server's part will be, and what starts it."""
+    def _started(self, host: str, many: Host | None) -> Iterator[tuple[str, bytes, Start]]:
+        """Where the server's part will be, what the client shows there, and what starts it."""
         if many is None:
             with self._turn:
-                yield f"{host}:{free_ports(host, 1)[0]}", in_process(self.engine)
+                yield f"{host}:{free_ports(host, 1)[0]}", b"", in_process(self.engine)
         else:
             with closing(many.session(host)) as session:
-                yield session.address, partial(Thread, session)
+                yield session.address, session.token, partial(Thread, session)
 
     def _offer(self) -> Message:
         return {

@@ -26,6 +26,8 @@ class Thread:
             self._tell("done", self._session.answer(self._task, lambda: self._tell("ready", None)))
         except DeepShareError as error:
             self._tell("refused", str(error))
+        except ConnectionError as error:
+            self._tell("lost", f"{type(error).__name__}: {reason(error)}")
         except Exception as error:
             self._tell("failed", f"{type(error).__name__}: {reason(error)}")
 

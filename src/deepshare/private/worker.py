@@ -21,6 +21,8 @@ def main() -> None:
         _answer(answers, "done", _run(name, task, answers))
     except DeepShareError as error:
         _answer(answers, "refused", str(error))
+    except ConnectionError as error:
+        _answer(answers, "lost", f"{type(error).__name__}: {reason(error)}")
     except Exception as error:
         traceback.print_exc()
         _answer(answers, "failed", f"{type(error).__name__}: {reason(error)}")

@@ -1,13 +1,17 @@
 """Many clients of one server at once, over real sockets."""
 
+import math
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from queue import Queue
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,11 +20,13 @@ from websockets.sync.client import connect as knock
 
 from deepshare.data.about import About
 from deepshare.errors import EngineError
-from deepshare.private import outline, plain
+from deepshare.private import ask, outline, plain
 from deepshare.private.ask import connected
-from deepshare.private.control import Control
+from deepshare.private.control import PROTOCOL, Control
 from deepshare.private.engine import Role, Task, find_engine
-from deepshare.private.gateshare.channel import connect
+from deepshare.private.gateshare import channel as channels
+from deepshare.private.gateshare import party
+from deepshare.private.gateshare.channel import HEADER, MESSAGE, Channel, connect
 from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.party import run
 from deepshare.private.gateshare.pool import SPENT, Pool, write_pools
@@ -53,10 +59,16 @@ def pools(program: Program, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def address(program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def said() -> list[str]:
+    """What the server tells of its clients."""
+    return []
+
+
+@pytest.fixture
+def address(program: Program, pools: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server with one turn for all."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    service = Service(find_engine("gateshare"), POOL, program, ABOUT, None, print, pools / "server", most=CLIENTS)
+    service = Service(find_engine("gateshare"), POOL, program, ABOUT, None, said.append, pools / "server", most=CLIENTS)
     server = service.open("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"127.0.0.1:{server.socket.getsockname()[1]}"
@@ -74,23 +86,42 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def begin(stack: ExitStack, address: str, program: Program, images: int) -> tuple[Control, dict[Role, str]]:
-    """Agree with the server as a client does, and learn where its part waits."""
+class Begun(NamedTuple):
+    """What a client and the server have agreed on: where the server's part waits, and for what."""
+
+    control: Control
+    addresses: dict[Role, str]
+    token: bytes
+
+    def connect(self) -> Channel:
+        return connect(self.addresses["server"], "server", None, self.token)
+
+
+def begin(stack: ExitStack, address: str, program: Program, images: int) -> Begun:
+    """Agree with the server as a client does."""
     control = Control(stack.enter_context(knock(f"ws://{address}", compression=None)), "server")
-    control.send({"protocol": 1})
+    control.send({"protocol": PROTOCOL})
     control.receive()
     control.send({"images": images, "address": "127.0.0.1:1", "outline": outline.digest(program)})
-    return control, control.receive()["start"]
+    said = control.receive()
+    return Begun(control, said["start"], bytes.fromhex(said["token"]))
 
 
-def finish(program: Program, addresses: dict[Role, str], images: Tensor, pool: Path) -> Outcome:
-    task = Task("client", program.outline(), addresses, images, len(images), None, POOL, pool)
+def finish(program: Program, begun: Begun, images: Tensor, pool: Path) -> Outcome:
+    task = Task("client", program.outline(), begun.addresses, images, len(images), None, POOL, pool, begun.token)
     return run(task, lambda: None)
 
 
 def ask_one(address: str, pools: Path) -> Tensor:
     with connected(address, None, pools / "client-1") as client:
         return client.ask(torch.randn(1, *SIZE)).logits
+
+
+def hung_up(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:  # it had not read all
+        return True
 
 
 def near(logits: Tensor | None, program: Program, images: Tensor) -> bool:
@@ -113,10 +144,10 @@ def test_clients_at_once_each_get_their_own_logits(
     images = [torch.randn(2, *SIZE) for _ in begun]
     found: dict[int, Outcome] = {}
 
-    def ask(number: int) -> None:
-        found[number] = finish(program, begun[number][1], images[number], pools / f"client-{number + 1}")
+    def one(number: int) -> None:
+        found[number] = finish(program, begun[number], images[number], pools / f"client-{number + 1}")
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in reversed(range(CLIENTS))]
+    threads = [threading.Thread(target=one, args=(number,)) for number in reversed(range(CLIENTS))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -128,14 +159,13 @@ def test_clients_at_once_each_get_their_own_logits(
 def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
     stack: ExitStack, address: str, program: Program, pools: Path
 ) -> None:
-    _, where = begin(stack, address, program, 1)
-    silent = connect(where["server"], "server", None)
+    silent = begin(stack, address, program, 1).connect()
     silent.hear()  # the server waits for its answer now
-    gone, there = begin(stack, address, program, 1)
-    lost = connect(there["server"], "server", None)
+    gone = begin(stack, address, program, 1)
+    lost = gone.connect()
     lost.hear()
     lost.close()
-    gone._connection.close()
+    gone.control._connection.close()
     images = torch.randn(2, *SIZE)
     started = time.monotonic()
     with connected(address, None, pools / "client-1") as client:
@@ -144,7 +174,7 @@ def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
 
 
 def test_no_more_clients_than_there_are_places(stack: ExitStack, address: str, program: Program, pools: Path) -> None:
-    held = [begin(stack, address, program, 1)[0] for _ in range(CLIENTS)]
+    held = [begin(stack, address, program, 1).control for _ in range(CLIENTS)]
     with pytest.raises(EngineError, match="3 clients are being answered already: ask again later"):
         ask_one(address, pools)
     held[0]._connection.close()
@@ -171,13 +201,174 @@ def test_a_client_cannot_ask_more_than_was_dealt_for_it(address: str, program: P
 def test_a_damaged_frame_ends_its_own_session_alone(
     stack: ExitStack, address: str, program: Program, pools: Path
 ) -> None:
-    control, where = begin(stack, address, program, 1)
-    spoiled = connect(where["server"], "server", None)
+    begun = begin(stack, address, program, 1)
+    spoiled = begun.connect()
     spoiled.hear()
     spoiled._socket.sendall(bytes(100))
     with pytest.raises(EngineError, match="server refused: frame 0 from the client"):
-        control.receive()
+        begun.control.receive()
     assert ask_one(address, pools).shape == (1, 10)
+
+
+class Spoiling(Channel):
+    """Sends its first frame of payload, what goes ahead, in a wrong way."""
+
+    how = ""
+
+    def _send(self, step: int, views: list[memoryview]) -> None:
+        if step == MESSAGE or not self.how:
+            super()._send(step, views)
+            return
+        how, self.how = self.how, ""
+        payload = b"".join(views)
+        header = [self.session, self._outward, step, len(payload)]
+        if how == "corrupted":
+            header[0] = bytes(16)
+        elif how == "oversized":
+            header[3] = 1 << 40
+        elif how == "out of order":
+            header[2] = step + 1
+        elif how == "truncated":
+            payload = payload[: len(payload) // 2]
+        self._socket.sendall((HEADER.pack(*header) + payload) * (2 if how == "repeated" else 1))
+        if how == "truncated":
+            self._socket.shutdown(socket.SHUT_WR)
+        self._outward += 1
+
+
+class Here:
+    """The client's part, in a thread."""
+
+    address, token = "", b""
+
+    def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
+        return run(task, ready)
+
+    def cut(self) -> None:
+        """It ends with the server."""
+
+    def close(self) -> None:
+        """It listens nowhere."""
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ("corrupted", "frame {} from the client belongs to another session"),
+        ("truncated", "the connection to the client was lost at frame {} from it, step 0 "),
+        ("repeated", "frame {} from the client says that it is number "),
+        ("oversized", "frame {} from the client for step 0 .*has 1099511627776 bytes"),
+        ("out of order", "frame {} from the client is step 1 .*, not step 0 "),
+    ],
+)
+def test_a_bad_frame_ends_its_inference_with_its_name_on_both_sides_and_no_other(
+    stack: ExitStack, address: str, program: Program, pools: Path, said: list[str], how: str, named: str
+) -> None:
+    def spoiled(*arguments: Any) -> Channel:
+        channel = Spoiling(connect(*arguments)._socket, "server")
+        channel.how = how
+        return channel
+
+    other, images = begin(stack, address, program, 1), torch.randn(1, *SIZE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(party, "connect", spoiled)
+        patch.setattr(ask, "in_process", lambda _: partial(Thread, Here()))
+        with pytest.raises(EngineError) as caught:
+            ask_one(address, pools)
+    assert near(finish(program, other, images, pools / "client-2").logits, program, images)
+    assert re.search(named.format(r"\d+"), said[0]), said
+    assert re.search("the server refused: " + named.format(r"\d+"), str(caught.value)), caught.value
+
+
+def wrong_control(begun: Begun, *_: Any) -> None:
+    begun.control._connection.send("[" * 200_000)
+
+
+def wrong_message(begun: Begun, *_: Any) -> None:
+    channel = begun.connect()
+    channel.session = bytes.fromhex(channel.hear()["session"])
+    channel._send(MESSAGE, [memoryview(b"[" * 200_000)])
+
+
+def wrong_rows(begun: Begun, *_: Any) -> None:
+    channel = begun.connect()
+    channel.session = bytes.fromhex(channel.hear()["session"])
+    channel.tell({"offsets": False})
+    channel.tell({"take": [("00" * 16, [math.inf])]})
+
+
+def wrong_account(begun: Begun, program: Program, pools: Path, offline: object = 5) -> None:
+    finish(program, begun, torch.randn(1, *SIZE), pools / "client-3")
+    begun.control.send({"layers": [], "offline": offline, "session": {}, "seconds": 0.0})
+    begun.control.receive()  # the server's
+
+
+def endless_account(begun: Begun, program: Program, pools: Path) -> None:
+    wrong_account(begun, program, pools, {"rounds": math.inf})
+
+
+@pytest.mark.parametrize(
+    ("do", "named"),
+    [
+        (wrong_control, "the client does not speak the language of deepshare private"),
+        (wrong_message, "frame 0 from the client is no message"),
+        (wrong_rows, "the client does not say which lots it takes"),
+        (wrong_account, "the other party's account of its cost is damaged"),
+        (endless_account, "the other party's account of its cost is damaged"),
+    ],
+)
+def test_what_a_client_says_by_hand_ends_its_inference_with_a_reason_for_both(
+    stack: ExitStack, address: str, program: Program, pools: Path, said: list[str], do: Callable[..., None], named: str
+) -> None:
+    begun = begin(stack, address, program, 1)
+    do(begun, program, pools)
+    with pytest.raises(EngineError, match=f"the server refused: .*{named}"):
+        begun.control.receive()
+    assert ask_one(address, pools).shape == (1, 10)
+    assert named in said[0]
+
+
+def test_a_first_word_that_is_none(address: str) -> None:
+    with knock(f"ws://{address}", compression=None) as connection:
+        connection.send("[" * 200_000)
+        assert "does not speak the language" in str(connection.recv(20))
+
+
+def test_a_frame_that_drips_in_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "SILENCE_SECONDS", 0.5)
+    left, right = socket.socketpair()
+    ended = threading.Event()
+
+    def drip() -> None:
+        for byte in HEADER.pack(bytes(16), 0, 0, 8):
+            right.sendall(bytes([byte]))
+            if ended.wait(0.1):
+                break
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with pytest.raises(EngineError, match=r"the client was silent for 0 s at frame 0 from it, .* or too slow"):
+        Channel(left, "client").receive(0, 8)
+    ended.set()
+    thread.join()
+    left.close()
+    right.close()
+
+
+@pytest.mark.parametrize("shown", [None, b"", b"GET / HTTP/1.1\r\n\r\n", bytes(16)])
+def test_a_stranger_at_the_port_of_a_session_ends_nothing(
+    stack: ExitStack, address: str, program: Program, pools: Path, shown: bytes | None
+) -> None:
+    """One that says nothing, or hangs up, or shows another token; the client comes after it."""
+    begun, images = begin(stack, address, program, 1), torch.randn(1, *SIZE)
+    host, port = begun.addresses["server"].split(":")
+    stranger = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+    if shown is not None:
+        stranger.sendall(shown)
+        stranger.shutdown(socket.SHUT_WR)
+        assert hung_up(stranger)  # before the client is there
+    assert near(finish(program, begun, images, pools / "client-1").logits, program, images)
+    assert hung_up(stranger)
 
 
 @pytest.mark.parametrize("tls", [False, True])

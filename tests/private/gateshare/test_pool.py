@@ -1,13 +1,16 @@
 """Pools on disk: every lot is used once, whatever happens to a party or to its disk."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +22,12 @@ from deepshare.errors import EngineError
 from deepshare.private import plain
 from deepshare.private.ask import connected
 from deepshare.private.engine import Role, Task, find_engine
-from deepshare.private.gateshare import party, predict, public
+from deepshare.private.gateshare import party, predict, public, wire
 from deepshare.private.gateshare.client import Client, Prepared
-from deepshare.private.gateshare.correlations import Lot
+from deepshare.private.gateshare.correlations import Lot, lot_bytes
 from deepshare.private.gateshare.numbers import calibrate
 from deepshare.private.gateshare.pool import ABOUT, DISCARDED, LOTS, SPENT, Pool, write_pools
+from deepshare.private.gateshare.schedule import schedule
 from deepshare.private.local import free_ports
 from deepshare.private.program import Linear, Program
 from deepshare.private.result import Outcome
@@ -102,7 +106,14 @@ def test_the_dealer_needs_no_weight(dealt: Path, program: Program) -> None:
 
 def test_two_connections_use_up_lots_and_hand_over_weights_once(program: Program, pools: Path) -> None:
     images = torch.randn(2, *SIZE)
-    first = check(ask(program, pools, images), program, images)
+    found = ask(program, pools, images)
+    first = check(found, program, images)
+    client = found["client"]
+    assert isinstance(client, Outcome)
+    steps = schedule(program, calibrate(program))
+    assert first.offline.dealer_bytes == 2 * lot_bytes(steps, 1, "server")
+    assert client.offline.dealer_bytes >= 2 * lot_bytes(steps, 1, "client")  # more where one had to be replaced
+    assert client.offline.dealer_bytes % lot_bytes(steps, 1, "client") == 0
     second = check(ask(program, pools, images), program, images)
     assert first.session.server_bytes > 0 == second.session.server_bytes
     spent = {role: marks(pools / role / SPENT) for role in ("server", "client")}
@@ -153,6 +164,36 @@ def test_more_images_than_are_left_are_refused_before_anything_is_spent(
     found = ask(program, pools, torch.randn(IMAGES + 1, *SIZE))
     assert f"{IMAGES + 1} images, and the pool is good for {IMAGES} more" in str(found["client"])
     assert marks(pools / "server" / SPENT) == marks(pools / "client" / SPENT) == []
+
+
+def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
+    program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the server is slow: the client has to wait for its mark."""
+    order: list[str] = []
+    fsync, send, take = os.fsync, wire.send_ahead, Pool.take
+
+    def watched_fsync(number: int) -> None:
+        fsync(number)
+        path = Path(f"/proc/self/fd/{number}").readlink()
+        if path.name == SPENT:
+            order.append(f"{path.parent.name} marked {len(path.read_bytes().splitlines())}")
+
+    def watched_send(*arguments: Any) -> None:
+        order.append("ahead")
+        send(*arguments)
+
+    def slow_take(pool: Pool, name: bytes) -> Lot:
+        time.sleep(0.2)
+        return take(pool, name)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(wire, "send_ahead", watched_send)
+    monkeypatch.setattr(Pool, "take", slow_take)
+    images = torch.randn(2, *SIZE)
+    check(ask(program, pools, images), program, images)
+    assert order.index("ahead") == len(order) - 1
+    assert {f"{role} marked {n}" for role in ("client", "server") for n in (1, 2)} <= set(order)
 
 
 def test_a_restored_disk_of_the_client_gets_no_lot_twice(program: Program, pools: Path) -> None:
@@ -208,6 +249,16 @@ def test_a_mark_that_was_not_finished_marks_nothing_and_spoils_no_other(program:
     assert not pool.is_fresh(first) and pool.is_fresh(second)
     pool.take(second)
     assert not pool.is_fresh(first) and not pool.is_fresh(second)
+
+
+@pytest.mark.parametrize("garbage", [b"g" * 32 + b"\n", b"\xff" * 33, b"a word\n" * 10])
+def test_marks_that_are_none_are_no_marks_to_go_on_with(program: Program, pools: Path, garbage: bytes) -> None:
+    pool = Pool(pools / "server", "server", program)
+    name = pool.names()[0]
+    (pools / "server" / SPENT).write_bytes(garbage)
+    for use in (pool.names, lambda: pool.is_fresh(name), lambda: pool.take(name)):
+        with pytest.raises(EngineError, match="spent is damaged, and lots must not be used twice: deal anew"):
+            use()
 
 
 def test_pools_of_another_party_network_weights_or_dealing_are_refused(program: Program, pools: Path) -> None:

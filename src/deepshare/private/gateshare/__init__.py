@@ -47,7 +47,7 @@ class Gateshare:
         return Hosting(program, pool)
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
-        """Exactly what `run` measures, but for the time."""
+        """What `run` measures, but for the time: online exactly; offline if ranges are the usual and no lot is bad."""
         from deepshare.private.gateshare import predict
 
         return predict.online(program, count), predict.offline(program, count)

@@ -53,6 +53,7 @@ class Asking:
         while True:
             while missing := images - sum(len(rows) for rows, _ in parts.values()):
                 for lot in self._source.get(missing):
+                    self._offline += Part(dealer_bytes=self._source.dealt(lot))
                     made = self._client.prepare(lot, fresh_seed())
                     if made.good:
                         parts[lot.id.hex()] = made.good, made.only(made.good)

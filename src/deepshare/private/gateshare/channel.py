@@ -28,8 +28,9 @@ HEADER = struct.Struct("<16sIIQ")
 MESSAGE = 0xFFFFFFFF
 LONGEST_MESSAGE = 1 << 20
 CONNECT_SECONDS = 60.0
-# The longest that a peer may compute without a word.
+# The longest that a peer may compute without a word, and how many bytes a second it sends at the least after that.
 SILENCE_SECONDS = 300.0
+SLOWEST = 1 << 16
 
 Buffer = bytes | bytearray | memoryview
 
@@ -53,7 +54,6 @@ class Channel:
         self.names: Callable[[int], str] = str
         self._socket = connection
         self._outward = self._inward = 0
-        connection.settimeout(SILENCE_SECONDS)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -97,7 +97,7 @@ class Channel:
         data = self._read(self._expect(MESSAGE, 0, LONGEST_MESSAGE), MESSAGE)
         try:
             message = json.loads(data.tobytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # brackets without end
             raise self._wrong(f"is no message ({error})") from error
         if not isinstance(message, dict):
             raise self._wrong("is no message")
@@ -112,6 +112,7 @@ class Channel:
         header = HEADER.pack(self.session, self._outward, step, sum(len(view) for view in views))
         self._outward += 1
         try:
+            self._socket.settimeout(SILENCE_SECONDS)
             self._socket.sendall(header)
             for view in views:
                 self._socket.sendall(view)
@@ -119,7 +120,7 @@ class Channel:
             raise self._lost(f"frame {self._outward - 1} to it, {self._what(step)}", error) from error
 
     def _expect(self, step: int, least: int, most: int) -> int:
-        header = self._read(HEADER.size, step).tobytes()
+        header = self._read(HEADER.size, step, begun=False).tobytes()
         session, sequence, found, size = HEADER.unpack(header)
         if session != self.session:
             raise self._wrong("belongs to another session")
@@ -131,17 +132,26 @@ class Channel:
             raise self._wrong(f"for {self._what(step)} has {size} bytes, not {most}")
         return int(size)
 
-    def _read(self, size: int, step: int) -> NDArray[np.uint8]:
+    def _read(self, size: int, step: int, *, begun: bool = True) -> NDArray[np.uint8]:
+        """Wait for bytes of a frame; its first are not begun yet."""
         data = np.empty(size, np.uint8)
-        view, done = data.data, 0
+        view, done, got = data.data, 0, 1
+        where = f"frame {self._inward} from it, {self._what(step)}"
+        # For all of it: a peer that sends a byte now and then would never be silent.
+        deadline = time.monotonic() + SILENCE_SECONDS + size / SLOWEST
         try:
-            while done < size:
+            while done < size and got:
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise TimeoutError
+                self._socket.settimeout(left)
                 got = self._socket.recv_into(view[done:])
-                if not got:
-                    raise ConnectionError("it hung up")
                 done += got
         except OSError as error:
-            raise self._lost(f"frame {self._inward} from it, {self._what(step)}", error) from error
+            raise self._lost(where, error) from error
+        if done < size:
+            lost = self._lost(where, ConnectionError("it hung up"))
+            # Who has a reason to hang up does so between frames.
+            raise EngineError(f"{lost}: ask again") if begun or done else lost
         return data
 
     def _what(self, step: int) -> str:
@@ -157,7 +167,9 @@ class Channel:
 
     def _lost(self, where: str, error: OSError) -> Exception:
         if isinstance(error, TimeoutError):
-            return EngineError(f"the {self.peer} was silent for {SILENCE_SECONDS:.0f} s at {where}: is it still there?")
+            return EngineError(
+                f"the {self.peer} was silent for {SILENCE_SECONDS:.0f} s at {where}, or too slow: ask again"
+            )
         # No reason of our own: who hung up had one, and says it.
         return ConnectionError(f"the connection to the {self.peer} was lost at {where} ({error.strerror or error})")
 
@@ -177,9 +189,9 @@ class Polite(Channel):
         with self._waiting():
             super()._send(step, views)
 
-    def _read(self, size: int, step: int) -> NDArray[np.uint8]:
+    def _read(self, size: int, step: int, *, begun: bool = True) -> NDArray[np.uint8]:
         with self._waiting():
-            return super()._read(size, step)
+            return super()._read(size, step, begun=begun)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -212,31 +224,19 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
     Raises:
         EngineError: Nobody came, or someone without a certificate.
     """
-    return Channel(accepted(listener, peer, tls, lambda _: None), peer)
-
-
-def accepted(
-    listener: socket.socket, peer: str, tls: Tls | None, hold: Callable[[socket.socket], None]
-) -> socket.socket:
-    """The connection of `accept`, as it is; `hold` gets it before the peer has shown a certificate."""
     context = None if tls is None else server_context(tls)
     try:
         connection, _ = listener.accept()
         connection.settimeout(CONNECT_SECONDS)
-        if context is None:
-            hold(connection)
-        else:
-            secured = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-            hold(secured)
-            secured.do_handshake()
-            connection = secured
+        if context is not None:
+            connection = context.wrap_socket(connection, server_side=True)
     except OSError as error:
         raise EngineError(f"the {peer} did not connect ({error})") from error
-    return connection
+    return Channel(connection, peer)
 
 
-def connect(address: str, peer: Role, tls: Tls | None) -> Channel:
-    """Connect to host:port, where someone may not listen yet.
+def connect(address: str, peer: Role, tls: Tls | None, token: bytes = b"") -> Channel:
+    """Connect to host:port, where someone may not listen yet, and show a token if it takes one.
 
     Raises:
         EngineError: Nobody is there, or there is no trust.
@@ -248,6 +248,7 @@ def connect(address: str, peer: Role, tls: Tls | None) -> Channel:
             connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
             if tls is not None:
                 connection = client_context(tls).wrap_socket(connection, server_hostname=host)
+            connection.sendall(token)
             return Channel(connection, peer)
         except ConnectionRefusedError as error:
             if time.monotonic() > deadline:

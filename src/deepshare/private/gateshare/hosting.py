@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -16,7 +16,8 @@ import torch
 from deepshare.errors import EngineError
 from deepshare.private.engine import Task
 from deepshare.private.gateshare.basis import server_basis
-from deepshare.private.gateshare.channel import Polite, accepted, listen
+from deepshare.private.gateshare.channel import Polite
+from deepshare.private.gateshare.door import Door
 from deepshare.private.gateshare.pool import Pool
 from deepshare.private.gateshare.server import Server
 from deepshare.private.gateshare.serving import serve
@@ -70,34 +71,13 @@ class Hosted:
     """
 
     def __init__(self, hosting: Hosting, host: str) -> None:
-        self._hosting, listener = hosting, listen(f"{host}:0")
-        self._sockets, self._ended, self._lock = [listener], False, threading.Lock()
-        self.address = f"{host}:{listener.getsockname()[1]}"
+        self._hosting, self._door = hosting, Door(host)
+        self.address, self.token = self._door.address, self._door.token
+        self.cut, self.close = self._door.cut, self._door.close
 
     def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do the server's part."""
         with closing(self):
-            connection = accepted(self._sockets[0], "client", task.tls, self._hold)
+            connection = self._door.admit(task.tls)
             ready()
             return self._hosting.serve(connection, task)
-
-    def cut(self) -> None:
-        """Wake whoever waits for a socket, with an error; closing it alone would not."""
-        with self._lock:
-            self._ended = True
-            for one in self._sockets:
-                with suppress(OSError):  # it is closed already
-                    socket.socket.shutdown(one, socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Hang up."""
-        with self._lock:
-            for one in self._sockets:
-                one.close()
-
-    def _hold(self, connection: socket.socket) -> None:
-        """Keep a connection, so that it can be cut; one that comes too late is."""
-        with self._lock:
-            self._sockets.append(connection)
-            if self._ended:
-                raise ConnectionAbortedError("it was ended before")

@@ -53,7 +53,7 @@ def _ask(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     if task.images is None:
         raise AssertionError("a client has images")
     origin = _origin(task, stack, "client")
-    server = stack.enter_context(closing(connect(task.addresses["server"], "server", task.tls)))
+    server = stack.enter_context(closing(connect(task.addresses["server"], "server", task.tls, task.token)))
     ready()
     meter = Meter([server], "client_bytes")
     offer = server.hear()

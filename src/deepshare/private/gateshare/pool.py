@@ -192,14 +192,21 @@ class Pool:
 
     def _spent(self) -> set[bytes]:
         """What is marked; a line that was not finished marks nothing, as nothing was used after it."""
-        lines = (self._folder / SPENT).read_bytes().splitlines(keepends=True)
-        return {bytes.fromhex(line.decode()) for line in lines if len(line) == _LINE}
+        marks = (self._folder / SPENT).read_bytes()
+        whole = range(0, len(marks) - _LINE + 1, _LINE)
+        try:
+            return {bytes.fromhex(marks[begin : begin + _LINE].decode()) for begin in whole}
+        except ValueError as error:
+            raise EngineError(
+                f"{self._folder / SPENT} is damaged, and lots must not be used twice: deal anew"
+            ) from error
 
     @contextmanager
     def _locked(self, marks: str = SPENT) -> Iterator[BinaryIO]:
         """A file of marks, for this process alone; what is written to it begins a line."""
         with (self._folder / marks).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0, os.SEEK_END)  # others may have written since it was opened
             if file.tell() % _LINE:
                 file.truncate(file.tell() - file.tell() % _LINE)
             yield file

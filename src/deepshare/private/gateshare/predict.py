@@ -1,6 +1,7 @@
-"""What a program will cost, from its shapes alone: what the parties measure, to the byte and the round.
+"""What a program will cost, from its shapes alone: online what the parties measure, to the byte and the round.
 
-Numbers have the format that nearly all networks of their size have; see `Numbers.usual`.
+Offline too, if numbers have the format that nearly all networks of their size have, see `Numbers.usual`, and no lot has
+to be replaced. A wider range makes the keys of its comparisons larger.
 """
 
 from deepshare.private.gateshare.correlations import ahead_shapes, lot_bytes, packed_size

@@ -84,12 +84,15 @@ class Serving:
                 continue
             names = _named(message, images)
             spent = [name.hex() for name in names if not self._source.is_fresh(name)]
-            self._client.tell({"spent": spent})
             if not spent:
                 break
+            self._client.tell({"spent": spent})
         lots = [(self._source.take(name), rows) for name, rows in names.items()]
+        self._offline += Part(dealer_bytes=sum(self._source.dealt(lot) for lot, _ in lots))
         if any(rows[-1] >= lot.images for lot, rows in lots):
             raise EngineError("the client takes images that its lots do not have")
+        # Not before they are marked here: the client uses them as soon as it hears this.
+        self._client.tell({"spent": []})
         return lots
 
 
@@ -97,7 +100,7 @@ def _named(message: dict[str, Any], images: int) -> dict[bytes, list[int]]:
     """The lots that the client wants to use, and which of their images."""
     try:
         names = {bytes.fromhex(name): [int(row) for row in rows] for name, rows in message["take"]}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise EngineError(f"the client does not say which lots it takes ({error})") from error
     sound = all(len(name) == ID_BYTES for name in names)
     sound &= all(rows and rows == sorted(set(rows)) and rows[0] >= 0 for rows in names.values())

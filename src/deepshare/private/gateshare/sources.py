@@ -23,6 +23,9 @@ class ForClient(Protocol):
     def discard(self, name: bytes) -> None:
         """A lot that was got is of no use."""
 
+    def dealt(self, lot: Lot) -> int:
+        """Bytes of a lot that no dealer counts any more."""
+
 
 class ForServer(Protocol):
     """What the server gets its lots from."""
@@ -35,6 +38,9 @@ class ForServer(Protocol):
 
     def take(self, name: bytes) -> Lot:
         """Take a lot out for good."""
+
+    def dealt(self, lot: Lot) -> int:
+        """Bytes of a lot that no dealer counts any more."""
 
 
 class AskedFor:
@@ -57,6 +63,10 @@ class AskedFor:
     def discard(self, name: bytes) -> None:
         """It is spent, and nobody counts."""
 
+    def dealt(self, lot: Lot) -> int:
+        """The dealer counts them all."""
+        return 0
+
 
 class Sent(Stock):
     """The dealer sends the server its halves of what the client asks for."""
@@ -68,6 +78,10 @@ class Sent(Stock):
     def expect(self, images: int) -> None:
         """Get a lot from the dealer."""
         self.add(wire.receive_lot(self._dealer, self._schedule, images, "server"))
+
+    def dealt(self, lot: Lot) -> int:
+        """The dealer counts them all."""
+        return 0
 
 
 class FromPool:
@@ -89,6 +103,10 @@ class FromPool:
         if len(names) < images:
             raise EngineError(f"{images} images wanting, and {len(names)} lots left in the pool: deal anew")
         return [self.take(name) for name in names[:images]]
+
+    def dealt(self, lot: Lot) -> int:
+        """All of it, as it came from the dealer."""
+        return len(lot.id) + len(lot.seed) + sum(piece.nbytes for piece in lot.pieces.values())
 
     def expect(self, images: int) -> None:
         """There is nobody to ask."""
