@@ -50,7 +50,7 @@ def run_party(start: Start, task: Task, control: Control) -> tuple[Outcome, Outc
     except _TheirError as error:
         raise EngineError(str(error)) from None
     except EngineError as error:
-        control.end("refused", _public(str(error), task))
+        _end(control, task, "refused", str(error))
         raise
     finally:
         running.stop()
@@ -70,11 +70,11 @@ def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome
             ) from None
         if kind in FAILURES:
             if role == task.role:
-                control.end(kind, _public(value, task))  # at once: the other party waits for a reason
+                _end(control, task, kind, value)  # at once: the other party waits for a reason
             at_fault, reason = cause(events, (role, kind, value), {task.role, control.peer} - set(done))
             if at_fault == control.peer:
                 raise _TheirError(reason)
-            control.end("refused", _public(reason, task))
+            _end(control, task, "refused", reason)
             raise failure(at_fault, reason)
         connected = True
         if kind == "done":
@@ -84,9 +84,9 @@ def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome
     return done[task.role], done[control.peer]
 
 
-def _public(reason: str, task: Task) -> str:
-    """What the other party may know: why a client ends an inference can be a fact about its images."""
-    return reason if task.role == "server" else "it ended the inference"
+def _end(control: Control, task: Task, kind: str, reason: str) -> None:
+    """Tell the other party what it may know: why, and how, a client ends can be a fact about its images."""
+    control.end(*((kind, reason) if task.role == "server" else ("gone", "it ended the inference")))
 
 
 def told(outcome: Outcome) -> dict[str, Any]:

@@ -24,7 +24,7 @@ OPEN_SECONDS = 60.0
 LARGEST_MESSAGE = 2**26
 ANSWER_SECONDS = 60.0
 # How a party says that it has ended before it was done, and why.
-ENDS = ("refused", "failed", "lost")
+ENDS = ("refused", "failed", "lost", "gone")
 
 SETTINGS: dict[str, Any] = {
     "open_timeout": OPEN_SECONDS,
@@ -109,7 +109,7 @@ class Control:
         return message
 
     def _ended(self, kind: str, message: Message) -> str:
-        return f"the {self.peer} {'refused' if kind == 'refused' else 'failed'}: {message[kind]}"
+        return f"the {self.peer} {'failed' if kind in ('failed', 'lost') else 'refused'}: {message[kind]}"
 
     def _lost(self) -> GoneError:
         cure = ": ask again; what was dealt for these images may be spent" if self.peer == "server" else ""

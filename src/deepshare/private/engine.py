@@ -69,7 +69,7 @@ class Session(Protocol):
         """From another thread: whatever it waits for fails."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Hang up; after `answer`, and after what it gave or raised was told."""
 
 
 class Host(Protocol):

@@ -30,6 +30,8 @@ class Thread:
             self._tell("lost", f"{type(error).__name__}: {reason(error)}")
         except Exception as error:
             self._tell("failed", f"{type(error).__name__}: {reason(error)}")
+        finally:
+            self._session.close()  # once the reason is told: the other party ends with it, and must not be heard first
 
     def _tell(self, kind: str, value: object) -> None:
         self._events.put((self._task.role, kind, value))

@@ -300,7 +300,6 @@ def wrong_rows(begun: Begun, *_: Any) -> None:
 def wrong_account(begun: Begun, program: Program, pools: Path, offline: object = 5) -> None:
     finish(program, begun, torch.randn(1, *SIZE), pools / "client-3")
     begun.control.send({"layers": [], "offline": offline, "session": {}, "seconds": 0.0})
-    begun.control.receive()  # the server's
 
 
 def endless_account(begun: Begun, program: Program, pools: Path) -> None:
@@ -323,7 +322,7 @@ def test_what_a_client_says_by_hand_ends_its_inference_with_a_reason_for_both(
     begun = begin(stack, address, program, 1)
     do(begun, program, pools)
     with pytest.raises(EngineError, match=f"the server refused: .*{named}"):
-        begun.control.receive()
+        list(iter(begun.control.receive, None))  # maybe its own account first
     assert ask_one(address, pools).shape == (1, 10)
     assert named in said[0]
 

@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -77,7 +76,6 @@ class Hosted:
 
     def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do the server's part."""
-        with closing(self):
-            connection = self._door.admit(task.tls)
-            ready()
-            return self._hosting.serve(connection, task)
+        connection = self._door.admit(task.tls)
+        ready()
+        return self._hosting.serve(connection, task)
