@@ -54,6 +54,10 @@ class CheckpointError(DeepShareError):
     """A run folder that is half-written, damaged or belongs to something else."""
 
 
+class HardwareError(DeepShareError):
+    """Devices that are not there, or not so many of them."""
+
+
 class ExportError(DeepShareError):
     """A model that could not be exported as asked."""
 
