@@ -12,7 +12,13 @@ def reason(error: BaseException) -> str:
 
 
 class DeepShareError(Exception):
-    """The root of all errors that a user can cause."""
+    """The root of all errors that a user can cause.
+
+    Attributes:
+        told: Whether another process of the same run says it.
+    """
+
+    told = False
 
 
 class UnsupportedModelError(DeepShareError):

@@ -12,9 +12,9 @@ from torch import nn
 
 from deepshare.data import UserLoader
 from deepshare.errors import DataError, RecipeError
-from deepshare.training.feed import make_feed
+from deepshare.training.feed import Feed, make_feed
 from deepshare.training.fitting import Fitting
-from deepshare.training.hardware import Hardware, launch
+from deepshare.training.hardware import Hardware, launch, together
 from deepshare.training.loop import Setting
 from deepshare.training.networks import lay_out
 from deepshare.training.progress import Reporter
@@ -117,13 +117,18 @@ def _fitting(
             torch.use_deterministic_algorithms(True)
         if dry_run:
             out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
-        feed = make_feed(data, recipe, data_dir, download=download)
-        feed.check()
-        if fabric.world_size > 1 and isinstance(feed.train_set, UserLoader):
-            raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
+        feed = together(fabric, lambda: _feed(data, recipe, data_dir, download, fabric.world_size))
         told = reporter if reporter and fabric.is_global_zero else Reporter()
         setting = Setting(recipe, fabric, feed, told, hardware.compile, dry_run)
         yield Fitting(setting, Path(out), model, asdict(hardware))
+
+
+def _feed(data: Any, recipe: Recipe, data_dir: str | Path | None, download: bool, processes: int) -> Feed:
+    feed = make_feed(data, recipe, data_dir, download=download)
+    feed.check()
+    if processes > 1 and isinstance(feed.train_set, UserLoader):
+        raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
+    return feed
 
 
 def _check_batches(recipe: Recipe, processes: int) -> None:

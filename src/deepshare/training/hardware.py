@@ -2,15 +2,17 @@
 
 import atexit
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-from deepshare.errors import HardwareError, reason
+from deepshare.errors import DeepShareError, HardwareError, reason
 
+T = TypeVar("T")
 Precision = Literal["32-true", "bf16-mixed"]
 
 
@@ -86,6 +88,25 @@ def launch(fabric: Fabric) -> None:
         # A process that ends with threads of its group still running may abort.
         atexit.unregister(_leave)
         atexit.register(_leave)
+
+
+def together(fabric: Fabric, check: Callable[[], T]) -> T:
+    """Check in every process before any of them goes on; if one refuses, all do, and the first says why."""
+    if fabric.world_size == 1:
+        return check()
+    found: T | None = None
+    refused: DeepShareError | None = None
+    try:
+        found = check()
+    except DeepShareError as error:
+        refused = error
+    everywhere: list[DeepShareError | None] = [None] * fabric.world_size
+    dist.all_gather_object(everywhere, refused)
+    everywhere[fabric.global_rank] = refused  # the copies have lost their cause
+    if first := next(filter(None, everywhere), None):
+        first.told = not fabric.is_global_zero
+        raise first
+    return cast("T", found)
 
 
 def _leave() -> None:
