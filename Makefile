@@ -7,7 +7,7 @@ READY := .venv/.ready
 ENGINES := $(shell $(PYTHON) -c 'import sys; print("spu," * (sys.version_info[:2] == (3, 11) and sys.platform == "linux"))')
 CODE := $(wildcard src tests benchmarks examples dev)
 
-.PHONY: demo study test lint types docs pytest install clean
+.PHONY: demo study test lint types docs pytest slow install clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits.py
@@ -32,6 +32,10 @@ docs: $(READY)
 # One torch thread for each worker: two workers on two cores do not fight.
 pytest: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+
+# What `pytest` leaves out, a dry run of every recipe included. One process: some of it needs much memory.
+slow: $(READY)
+	$(BIN)/pytest -m slow
 
 install: $(READY)
 

@@ -12,7 +12,13 @@ def reason(error: BaseException) -> str:
 
 
 class DeepShareError(Exception):
-    """The root of all errors that a user can cause."""
+    """The root of all errors that a user can cause.
+
+    Attributes:
+        told: Whether another process of the same run says it.
+    """
+
+    told = False
 
 
 class UnsupportedModelError(DeepShareError):
@@ -52,6 +58,10 @@ class DataError(DeepShareError):
 
 class CheckpointError(DeepShareError):
     """A run folder that is half-written, damaged or belongs to something else."""
+
+
+class HardwareError(DeepShareError):
+    """Devices that are not there, or not so many of them."""
 
 
 class ExportError(DeepShareError):

@@ -151,6 +151,10 @@ def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:
         (["-r", "cifar100-small", "--dry-run", "--data-dir", "/nonexistent"], ["cifar-100-python"]),
         (["-r", "digits", "--dry-run", "--precision", "8"], ["--precision"]),
         (["-r", "digits", "--dry-run", "--weights", "/nonexistent.pt"], ["/nonexistent.pt"]),
+        (["-r", "digits", "--dry-run", "--devices", "0"], ["--devices 0 --num-nodes 1", "at least 1"]),
+        (["-r", "digits", "--dry-run", "--num-nodes", "-1"], ["--devices 1 --num-nodes -1", "at least 1"]),
+        (["-r", "digits", "--dry-run", "--accelerator", "cpu", "--devices", "9999"], ["9999 processes", "cores"]),
+        (["-r", "digits", "--dry-run", "--num-nodes", "3"], ["teacher.batch = 64", "3 processes", "change it"]),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(cli: Cli, arguments: list[str], words: list[str]) -> None:
@@ -168,6 +172,14 @@ def test_a_network_with_relu6(cli: Cli, tmp_path: Path) -> None:
     assert "--relu6-to-relu" in said.err
     turned = cli("train", *flags, "--relu6-to-relu")
     assert turned.out == "own: every phase runs\n", turned.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has what it should lack")
+def test_an_accelerator_that_is_not_there_is_one_line(cli: Cli) -> None:
+    said = cli("train", "-r", "digits", "--dry-run", "--accelerator", "cuda")
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert "--accelerator cuda --devices 1 cannot be had here" in said.err
+    assert "--accelerator cpu or auto" in said.err
 
 
 def test_eval_of_what_is_no_run(cli: Cli, tmp_path: Path) -> None:

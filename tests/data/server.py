@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ class Server(ThreadingHTTPServer):
         ranges: Whether it honours the Range header.
         lengths: Whether it says how long its answer is.
         status: Answers with this error instead, if set.
+        pause: Seconds between the two halves of an answer.
         asked: The Range header of each request so far.
     """
 
@@ -28,6 +30,7 @@ class Server(ThreadingHTTPServer):
         self.ranges = True
         self.lengths = True
         self.status = 0
+        self.pause = 0.0
         self.asked: list[str | None] = []
 
     def handle_error(self, *_: object) -> None:
@@ -56,7 +59,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.lengths:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body[: self.server.cuts.pop(0)] if self.server.cuts else body)
+        if self.server.cuts:
+            body = body[: self.server.cuts.pop(0)]
+        self.wfile.write(body[: len(body) // 2])
+        time.sleep(self.server.pause)
+        self.wfile.write(body[len(body) // 2 :])
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

@@ -1,5 +1,6 @@
 import hashlib
 import io
+import multiprocessing
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def server() -> Iterator[Server]:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 def test_a_file_arrives_whole_under_its_name_alone(server: Server, tmp_path: Path) -> None:
@@ -142,6 +143,23 @@ def test_zip_archives(tmp_path: Path) -> None:
         folder = obtain(Archive("set", server.url("set.zip"), md5(content)), tmp_path, ["list"], download=True)
     assert (folder / "inner" / "file").read_bytes() == b"1"
     assert names(tmp_path) == ["set"]
+
+
+def obtain_set(archive: Archive, folder: Path) -> Path:
+    return obtain(archive, folder, ["list"], download=True)
+
+
+def test_processes_that_fetch_at_once_ask_once(tmp_path: Path) -> None:
+    content = pack_zip({"set/list": CONTENT})
+    context = multiprocessing.get_context("spawn")
+    both = context.Barrier(2)  # neither begins before the other is there
+    with serving(content) as server, context.Pool(2, both.wait) as pool:
+        server.pause = 0.5
+        archive = Archive("set", server.url("set.zip"), md5(content))
+        assert pool.starmap(obtain_set, [(archive, tmp_path)] * 2, chunksize=1) == [tmp_path / "set"] * 2
+    assert server.asked == [None]
+    assert (tmp_path / "set" / "list").read_bytes() == CONTENT
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
 def test_an_archive_put_there_by_hand_is_used_without_network(tmp_path: Path) -> None:

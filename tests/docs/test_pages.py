@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cyclopts import MissingArgumentError
+from torch.distributed.run import get_args_parser
 
 import deepshare
 from deepshare import methods
@@ -34,7 +35,10 @@ def inline_commands(page: Path) -> list[str]:
 
 
 def check(line: str) -> None:
-    command, *rest = shlex.split(line, comments=True)
+    command, *rest = (word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word))
+    if command == "torchrun":
+        parsed = get_args_parser().parse_args(rest)
+        command, rest = parsed.training_script, parsed.training_script_args
     if command == "deepshare":
         _, bound, _ = app.parse_args(rest, print_error=False, exit_on_error=False)
         recipe = bound.arguments.get("recipe")

@@ -289,3 +289,10 @@ def test_overwriting_the_input(channels_last: bool, progress: float) -> None:
     with torch.no_grad():
         w = leaf * 2
         assert inplace[0](w) is w and torch.equal(w, plain[0](leaf * 2))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_gates_are_spread_in_the_layout_of_the_input(layout: torch.memory_format) -> None:
+    # The products with x take half as long again where the two differ.
+    x, gates = (torch.randn(2, channels, 3, 4).contiguous(memory_format=layout) for channels in (6, 2))
+    assert activation._spread(gates, torch.arange(6) % 2, x).stride() == x.stride()

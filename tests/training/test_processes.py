@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def torchrun(out: Path, epochs: int) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = [str(ROOT / "tests/training/two_processes.py"), str(out), str(epochs)]
     done = subprocess.run([*command, *script], env=environment, capture_output=True, text=True, check=False)

@@ -52,5 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (CycloptsError, DeepShareError) as error:
-        print(f"deepshare: {' '.join(str(error).split())}", file=sys.stderr)
+        if not getattr(error, "told", False):
+            print(f"deepshare: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

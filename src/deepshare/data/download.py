@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
 
@@ -68,15 +69,21 @@ def obtain(archive: Archive, data_dir: Path, needed: Sequence[str], download: bo
             f"no {archive.folder} in {data_dir}: put that folder there (it is in {archive.url}), "
             "point --data-dir at it, or allow the download (--download)"
         )
-    return folder or _fetch_folder(archive, data_dir)
+    return folder or _fetch_folder(archive, data_dir, needed)
 
 
-def _fetch_folder(archive: Archive, data_dir: Path) -> Path:
+def _fetch_folder(archive: Archive, data_dir: Path, needed: Sequence[str]) -> Path:
+    """Fetch in one process at a time; those that waited find the folder there."""
+    lock = data_dir / f".{archive.file}.lock"
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        file = fetch(archive.url, data_dir / archive.file, archive.md5)
-        folder = _unpack(file, archive, data_dir)
-        file.unlink()
+        with FileLock(lock):
+            folder = find_folder(data_dir, archive.folder, needed)
+            if folder is None:
+                file = fetch(archive.url, data_dir / archive.file, archive.md5)
+                folder = _unpack(file, archive, data_dir)
+                file.unlink()
+        lock.unlink(missing_ok=True)  # not after a failure: with the folder there, nobody needs a lock any more
     except OSError as error:
         raise DataError(f"cannot write to {data_dir}: {error.strerror or error}") from error
     return folder

@@ -37,7 +37,7 @@ def activate(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tenso
         x (alpha gates[index] + beta), of the dtype and the memory format of x.
     """
     if torch.compiler.is_exporting():
-        return x * _scale(_spread(gates, index, x), _per_channel(alpha, x), _per_channel(beta, x))
+        return x * _scale(gates.to(x.dtype).index_select(1, index), _per_channel(alpha, x), _per_channel(beta, x))
     if not torch.compiler.is_compiling():
         return cast(Tensor, _Activate.apply(x, gates, index, alpha, beta))  # type: ignore[no-untyped-call]
     if not torch.is_grad_enabled():
@@ -76,7 +76,8 @@ def _per_channel(values: Tensor, x: Tensor) -> Tensor:
 
 
 def _spread(gates: Tensor, index: Tensor, x: Tensor) -> Tensor:
-    return gates.to(x.dtype).index_select(1, index)
+    """The gate of each channel, laid out as x: left to itself index_select forgets that channels come last."""
+    return torch.index_select(gates.to(x.dtype), 1, index, out=torch.empty_like(x))
 
 
 def _scale(spread: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class _Activate(torch.autograd.Function):
         ctx.save_for_backward(x, gates, index, alpha, beta)
         alpha, beta = _per_channel(alpha, x), _per_channel(beta, x)
         y = torch.empty_like(x)
-        for xs, gs, ys in _slices(x, gates, y):
+        for xs, gs, ys in _slices(x, gates.contiguous(), y):
             torch.mul(xs, _scale(_spread(gs, index, xs), alpha, beta), out=ys)
         return y
 
@@ -102,11 +103,11 @@ class _Activate(torch.autograd.Function):
         _, needs_gates, _, needs_alpha, needs_beta = ctx.needs_input_grad
         wide = torch.promote_types(x.dtype, torch.float32)
         grad_x = torch.empty_like(x)
-        grad_gates = torch.zeros_like(gates, dtype=wide)
+        grad_gates = torch.zeros_like(gates, dtype=wide, memory_format=torch.contiguous_format)
         sums = x.new_zeros(2, x.shape[1], dtype=wide)
         rest = [d for d in range(x.dim()) if d != 1]
         a, b = _per_channel(alpha, x), _per_channel(beta, x)
-        for xs, gs, ds, dxs, dgs in _slices(x, gates, grad, grad_x, grad_gates):
+        for xs, gs, ds, dxs, dgs in _slices(x, gates.contiguous(), grad, grad_x, grad_gates):
             spread = _spread(gs, index, xs)
             torch.mul(ds, _scale(spread, a, b), out=dxs)
             product = ds * xs

@@ -12,9 +12,9 @@ from torch import nn
 
 from deepshare.data import UserLoader
 from deepshare.errors import DataError, RecipeError
-from deepshare.training.feed import make_feed
+from deepshare.training.feed import Feed, make_feed
 from deepshare.training.fitting import Fitting
-from deepshare.training.hardware import Hardware
+from deepshare.training.hardware import Hardware, launch, together
 from deepshare.training.loop import Setting
 from deepshare.training.networks import lay_out
 from deepshare.training.progress import Reporter
@@ -59,6 +59,7 @@ def fit(
         RecipeError: The recipe is wrong, or its learning rate too high.
         DataError: The data is missing, damaged or does not fit the network.
         CheckpointError: The folder holds something else, or a file in it is damaged or cannot be written.
+        HardwareError: The devices are not there, or not so many.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     with _fitting(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as fitting:
@@ -104,7 +105,9 @@ def _fitting(
     reporter: Reporter | None,
 ) -> "Iterator[Fitting]":
     hardware = hardware or Hardware()
-    fabric = hardware.launch()
+    fabric = hardware.fabric()
+    _check_batches(recipe, hardware.processes)
+    launch(fabric)
     if isinstance(data, str):  # the run folder says on which images it was trained
         recipe, data = changed(recipe, {"data.name": data}), None
     with ExitStack() as stack:
@@ -114,14 +117,18 @@ def _fitting(
             torch.use_deterministic_algorithms(True)
         if dry_run:
             out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
-        _check_batches(recipe, fabric.world_size)
-        feed = make_feed(data, recipe, data_dir, download=download)
-        feed.check()
-        if fabric.world_size > 1 and isinstance(feed.train_set, UserLoader):
-            raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
+        feed = together(fabric, lambda: _feed(data, recipe, data_dir, download, fabric.world_size))
         told = reporter if reporter and fabric.is_global_zero else Reporter()
         setting = Setting(recipe, fabric, feed, told, hardware.compile, dry_run)
         yield Fitting(setting, Path(out), model, asdict(hardware))
+
+
+def _feed(data: Any, recipe: Recipe, data_dir: str | Path | None, download: bool, processes: int) -> Feed:
+    feed = make_feed(data, recipe, data_dir, download=download)
+    feed.check()
+    if processes > 1 and isinstance(feed.train_set, UserLoader):
+        raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
+    return feed
 
 
 def _check_batches(recipe: Recipe, processes: int) -> None:

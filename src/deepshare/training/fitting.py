@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from deepshare.training.comparators import make_method
 from deepshare.training.evaluate import Result
 from deepshare.training.folder import RunFolder, describe_environment, own_lines
 from deepshare.training.given import is_shared, plan_of, unshared
+from deepshare.training.hardware import together
 from deepshare.training.loop import Setting
 from deepshare.training.losses import mean_loss
 from deepshare.training.networks import convert, gelu_network, plain_network
@@ -35,6 +36,7 @@ from deepshare.training.schema import RESULT_PHASES, SHARING, Budget
 from deepshare.training.snl import find_counts
 from deepshare.training.weights import Kind, Label, fill, plan_checksum, read_weights, write_file
 
+T = TypeVar("T")
 Role = Literal["teacher", "plain"]
 
 
@@ -61,11 +63,11 @@ class Fitting:
     def run(self, resume: bool) -> nn.Module:
         """Train what the recipe describes, with all that it needs first."""
         run = RunFolder(self.out)
-        base = self._checked(run, resume)
+        base = self._together(lambda: self._checked(run, resume))
         planned = self._plan(base) if self.recipe.method.name in SHARING else None
-        _check_plan(run, planned)
         method = self._method(base, planned)
-        method.convert(base)  # what the method cannot do is refused before anything is trained
+        self._together(lambda: _check_plan(run, planned))
+        self._together(lambda: method.convert(base))  # what it cannot do is refused before anything is trained
         self._begin(run, planned)
         trained = self._plain(run) if self.recipe.method.name == "relu" else self._result(run, method, planned)
         self._finish(run, trained, base)
@@ -73,9 +75,12 @@ class Fitting:
 
     def allocate(self, resume: bool) -> dict[str, int]:
         """Train no more than what SNL needs, and SNL."""
-        base = self._checked(RunFolder(self.out), resume)
-        self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
+        base = self._together(lambda: self._checked(RunFolder(self.out), resume))
+        self._together(lambda: self._planned(base, None))  # a budget that cannot be met is refused before training
         return self._snl()
+
+    def _together(self, check: Callable[[], T]) -> T:
+        return together(self.setting.fabric, check)
 
     def _checked(self, run: RunFolder, resume: bool) -> nn.Module:
         """The network, once it is known that it fits the data, and what was given fits it and the folder."""
@@ -119,7 +124,7 @@ class Fitting:
     def _plan(self, base: nn.Module) -> Plan:
         if self.given is not None and is_shared(self.given):
             return plan_of(self.given, self.input_size)
-        self._planned(base, None)  # a budget that cannot be met is refused before anything is trained
+        self._together(lambda: self._planned(base, None))  # a budget that cannot be met is refused before training
         leaders = self._leaders(base)
         return self._planned(base, self._weights(base, leaders), leaders)
 

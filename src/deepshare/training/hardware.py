@@ -2,12 +2,17 @@
 
 import atexit
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 
+from deepshare.errors import DeepShareError, HardwareError, reason
+
+T = TypeVar("T")
 Precision = Literal["32-true", "bf16-mixed"]
 
 
@@ -34,25 +39,74 @@ class Hardware:
     compile: bool = False
     deterministic: bool = False
 
-    def launch(self) -> Fabric:
-        """Start the processes, unless torchrun did; in each of them this returns."""
-        devices, nodes = self.devices, self.num_nodes
-        if dist.is_torchelastic_launched():
-            devices = int(os.environ["LOCAL_WORLD_SIZE"])
-            nodes = int(os.environ["WORLD_SIZE"]) // devices
-        fabric = Fabric(
-            accelerator=self.accelerator,
-            devices=devices,
-            num_nodes=nodes,
-            precision=self.precision,
-            strategy="ddp" if devices * nodes > 1 else "auto",
-        )
-        fabric.launch()
-        if dist.is_initialized():
-            # A process that ends with threads of its group still running may abort.
-            atexit.unregister(_leave)
-            atexit.register(_leave)
+    def __post_init__(self) -> None:
+        if self.devices < 1 or self.num_nodes < 1:
+            raise HardwareError(f"--devices {self.devices} --num-nodes {self.num_nodes}: give at least 1 of each")
+
+    @property
+    def processes(self) -> int:
+        """Of all machines together."""
+        devices, nodes = self._counts()
+        return devices * nodes
+
+    def fabric(self) -> Fabric:
+        """The devices, for `launch`; no process is started yet.
+
+        Raises:
+            HardwareError: There are no such devices, or not so many.
+        """
+        devices, nodes = self._counts()
+        try:
+            fabric = Fabric(
+                accelerator=self.accelerator,
+                devices=devices,
+                num_nodes=nodes,
+                precision=self.precision,
+                strategy="ddp" if devices * nodes > 1 else "auto",
+            )
+        except (RuntimeError, ValueError, TypeError, MisconfigurationException) as error:
+            asked = f"--accelerator {self.accelerator} --devices {devices} cannot be had here"
+            cure = "give --accelerator cpu or auto, and no more --devices than there are"
+            raise HardwareError(f"{asked} ({reason(error)}): {cure}") from error
+        cores = os.cpu_count() or 1
+        if fabric.device.type == "cpu" and devices > cores and not dist.is_torchelastic_launched():
+            raise HardwareError(f"{devices} processes would share {cores} cores: give --devices {cores} or fewer")
         return fabric
+
+    def _counts(self) -> tuple[int, int]:
+        """Processes on each machine, and machines, as torchrun has them if it started this one."""
+        if not dist.is_torchelastic_launched():
+            return self.devices, self.num_nodes
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        return devices, int(os.environ["WORLD_SIZE"]) // devices
+
+
+def launch(fabric: Fabric) -> None:
+    """Start the processes, unless torchrun did; in each of them this returns."""
+    fabric.launch()
+    if dist.is_initialized():
+        # A process that ends with threads of its group still running may abort.
+        atexit.unregister(_leave)
+        atexit.register(_leave)
+
+
+def together(fabric: Fabric, check: Callable[[], T]) -> T:
+    """Check in every process before any of them goes on; if one refuses, all do, and the first says why."""
+    if fabric.world_size == 1:
+        return check()
+    found: T | None = None
+    refused: DeepShareError | None = None
+    try:
+        found = check()
+    except DeepShareError as error:
+        refused = error
+    everywhere: list[DeepShareError | None] = [None] * fabric.world_size
+    dist.all_gather_object(everywhere, refused)
+    everywhere[fabric.global_rank] = refused  # the copies have lost their cause
+    if first := next(filter(None, everywhere), None):
+        first.told = not fabric.is_global_zero
+        raise first
+    return cast("T", found)
 
 
 def _leave() -> None:

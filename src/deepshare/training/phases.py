@@ -65,6 +65,8 @@ class Training:
             save_weights(self.folder.model, self.model, self.label)
             self.folder.clean()
         self.fabric.barrier()
+        if not self.fabric.is_global_zero:  # it has BatchNorm statistics of its own; a teacher must be the same for all
+            fill(self.model, read_weights(self.folder.model)[0], self.folder.model)
         return self.model
 
     def _resume(self) -> State | None:
