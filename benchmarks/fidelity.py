@@ -5,10 +5,10 @@
     python benchmarks/fidelity.py RUN --engine gateshare --images 1000 --data-dir DIR --json
 
 Says the median and the largest difference of a logit, on how many images both have the same class, and how many images
-are far off: one of whose logits differs by more than 0.1, as when a truncation or a gate went wrong. Of gateshare also
-how many gates are flipped by rounding, and on how many images the class is the same before the server adds its noise:
-nobody sees these in a private inference, so they are counted in the same fixed-point evaluation in the clear, with
-shares drawn as a client's are.
+are far off: one of whose logits differs by more than 0.1, as when a truncation or a gate went wrong. In segmentation it
+is pixels that are counted. Of gateshare also how many gates are flipped by rounding, and on how many images the class is
+the same before the server adds its noise: nobody sees these in a private inference, so they are counted in the same
+fixed-point evaluation in the clear, with shares drawn as a client's are.
 """
 
 import argparse
@@ -47,6 +47,7 @@ def main() -> None:
     figures: dict[str, float | str] = {
         "engine": options.engine,
         "images": len(images),
+        "classified": expected[:, 0].numel(),
         "median": float(difference.median()),
         "largest": float(difference.max()),
         "same_class": int((private.argmax(1) == expected.argmax(1)).sum()),
@@ -61,11 +62,12 @@ def main() -> None:
         print(json.dumps(figures))
         return
     print(f"{options.engine}, {len(images)} images: logits differ by {figures['median']:.1e} (median)", end="")
-    print(f" and {figures['largest']:.1e} (largest); same class on {figures['same_class']};", end="")
-    print(f" {figures['far_off']} images far off")
+    what = "images" if expected.dim() == 2 else "pixels"
+    print(f" and {figures['largest']:.1e} (largest); same class on {figures['same_class']:,}", end="")
+    print(f" of {figures['classified']:,} {what}; {figures['far_off']:,} {what} far off")
     if "flipped" in figures:
         print(f"{figures['flipped']} of {figures['gates']:,} gates are flipped by rounding;", end="")
-        print(f" before the noise the class is the same on {figures['same_class_before_noise']}")
+        print(f" before the noise the class is the same on {figures['same_class_before_noise']:,}")
 
 
 def in_the_clear(program: Program, images: torch.Tensor) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from deepshare.study.report.chart import WIDTH, Panel, Point, Scale, framed, leg
 from deepshare.study.report.markup import Node, node, section, table
 from deepshare.study.report.run import Run, short_names
 
-LEFT, RIGHT, TOP = 58.0, WIDTH - 24, 34.0
+LEFT, RIGHT, TOP = 58.0, WIDTH - 44, 34.0
 TALL, FLAT = 330.0, 230.0  # where the chart ends, with the paper's points and without
 LETTER = 7.4
 OURS = "DeepShare"
