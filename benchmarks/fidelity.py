@@ -6,8 +6,8 @@
 
 Says the median and the largest difference of a logit, on how many images both have the same class, and how many images
 are far off: one of whose logits differs by more than 0.1, as when a truncation or a gate went wrong. In segmentation it
-is pixels that are counted. Of gateshare also how many gates are flipped by rounding, and on how many images the class is
-the same before the server adds its noise: nobody sees these in a private inference, so they are counted in the same
+is pixels that are counted. Of gateshare also how many gates are flipped by rounding, and on how many images the class
+is the same before the server adds its noise: nobody sees these in a private inference, so they are counted in the same
 fixed-point evaluation in the clear, with shares drawn as a client's are.
 """
 

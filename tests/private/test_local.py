@@ -27,10 +27,11 @@ def test_a_reason_that_comes_late_is_waited_for() -> None:
     timer.start()
     started = time.monotonic()
     assert cause(events, ("client", "lost", "ConnectionError: it hung up"), ALL) == ("server", "the pool is spent")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < local.GRACE_SECONDS
 
 
 def test_a_reason_is_waited_for_no_longer_than_there_is_somebody_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "GRACE_SECONDS", 60.0)
     started = time.monotonic()
     lost: Event = ("client", "lost", "ConnectionError: it hung up")
     assert cause(queued(), ("server", "refused", "no"), ALL) == ("server", "no")
@@ -39,6 +40,6 @@ def test_a_reason_is_waited_for_no_longer_than_there_is_somebody_to_give_one(mon
     assert cause(queued(), lost, {"client"}) == ("client", lost[2])
     gone: Event = ("server", "gone", "connection lost")
     assert cause(queued(gone), lost, ALL) == cause(queued(), gone, ALL) == ("server", gone[2])
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 30
     monkeypatch.setattr(local, "GRACE_SECONDS", 0.2)
     assert cause(queued(), lost, ALL) == ("client", lost[2])

@@ -201,6 +201,12 @@ def test_a_taken_port_and_an_absent_server_are_named(program: Program) -> None:
         Service(find_engine("crypten"), {"provider": "ttp"}, program, ABOUT, None, print).open("127.0.0.1", 0)
 
 
+@pytest.mark.parametrize("server", ["localhost", "localhost:abc", "localhost:99999", "[::1", ":8443"])
+def test_an_address_that_is_none(server: str) -> None:
+    with pytest.raises(EngineError, match="is no address of a server: give HOST:PORT"), connected(server):
+        pass
+
+
 def test_another_plan_with_as_many_gates_is_refused() -> None:
     model = zoo.resnet18(width=4, classes=10)
     made, other = plan(model, SIZE, "50%"), plan(model, SIZE, "50%", layer_sharing=False)

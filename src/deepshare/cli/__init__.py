@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (CycloptsError, DeepShareError) as error:
-        if not getattr(error, "told", False):
-            print(f"deepshare: {' '.join(str(error).split())}", file=sys.stderr)
+        if getattr(error, "told", False):
+            sys.exit(0)  # the first process says it; whoever started this one would kill that for a code of ours
+        print(f"deepshare: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

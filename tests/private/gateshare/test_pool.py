@@ -251,7 +251,9 @@ def test_a_mark_that_was_not_finished_marks_nothing_and_spoils_no_other(program:
     assert not pool.is_fresh(first) and not pool.is_fresh(second)
 
 
-@pytest.mark.parametrize("garbage", [b"g" * 32 + b"\n", b"\xff" * 33, b"a word\n" * 10])
+@pytest.mark.parametrize(
+    "garbage", [b"g" * 32 + b"\n", b"\xff" * 33, b"a word\n" * 10, b"\n" * 33, b"00" * 15 + b"\n00"]
+)
 def test_marks_that_are_none_are_no_marks_to_go_on_with(program: Program, pools: Path, garbage: bytes) -> None:
     pool = Pool(pools / "server", "server", program)
     name = pool.names()[0]

@@ -112,10 +112,9 @@ class Channel:
         header = HEADER.pack(self.session, self._outward, step, sum(len(view) for view in views))
         self._outward += 1
         try:
-            self._socket.settimeout(SILENCE_SECONDS)
-            self._socket.sendall(header)
-            for view in views:
-                self._socket.sendall(view)
+            for part in (memoryview(header), *views):
+                self._socket.settimeout(SILENCE_SECONDS + len(part) / SLOWEST)
+                self._socket.sendall(part)
         except OSError as error:
             raise self._lost(f"frame {self._outward - 1} to it, {self._what(step)}", error) from error
 

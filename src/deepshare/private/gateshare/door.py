@@ -14,6 +14,7 @@ from deepshare.private.engine import Tls
 from deepshare.private.gateshare.channel import CONNECT_SECONDS, listen
 
 _TOKEN_BYTES = 16
+_MOST = 64
 
 
 class Door:
@@ -31,7 +32,7 @@ class Door:
         self.token = secrets.token_bytes(_TOKEN_BYTES)
         self._listener = listen(f"{host}:0")
         self.address = f"{host}:{self._listener.getsockname()[1]}"
-        self._held, self._open, self._lock = {self._listener}, True, threading.Lock()
+        self._held, self._open, self._lock = {self._listener: None}, True, threading.Lock()
         self._found: Queue[socket.socket | None] = Queue()
 
     def admit(self, tls: Tls | None) -> socket.socket:
@@ -63,9 +64,9 @@ class Door:
     def _end(self, spared: socket.socket | None) -> None:
         with self._lock:
             self._open = False
-            for one in self._held - {spared}:
-                with suppress(OSError):  # it is closed already
-                    socket.socket.shutdown(one, socket.SHUT_RDWR)
+            for one in self._held:
+                if one is not spared:
+                    _hang_up(one)
 
     def _listen(self, context: ssl.SSLContext | None) -> None:
         with suppress(OSError):
@@ -86,15 +87,24 @@ class Door:
                 self._found.put(guest)
                 return
         with self._lock:
-            self._held.discard(guest)
+            self._held.pop(guest, None)
         guest.close()
 
     def _hold(self, guest: socket.socket) -> None:
-        """Keep a connection, so that it can be cut; one that comes too late is."""
+        """Keep a connection, so that it can be cut; one that comes too late is, and of too many the first one."""
         with self._lock:
             if not self._open:
                 raise ConnectionAbortedError
-            self._held.add(guest)
+            self._held[guest] = None
+            if len(self._held) > _MOST:
+                oldest = list(self._held)[1]  # after the listener; sending new ones away would keep the client out
+                del self._held[oldest]
+                _hang_up(oldest)
+
+
+def _hang_up(one: socket.socket) -> None:
+    with suppress(OSError):  # it is closed already
+        socket.socket.shutdown(one, socket.SHUT_RDWR)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ VERSION = 3
 ABOUT, LOTS, SPENT, DISCARDED = "pool.json", "lots", "spent", "discarded"
 WEIGHTS, OFFSETS = "weights", "offsets"
 _LINE = 2 * ID_BYTES + 1
+_MARK = re.compile(rb"[0-9a-f]{%d}\n" % (2 * ID_BYTES))
 _CHECK_BYTES = 32
 
 
@@ -193,13 +195,10 @@ class Pool:
     def _spent(self) -> set[bytes]:
         """What is marked; a line that was not finished marks nothing, as nothing was used after it."""
         marks = (self._folder / SPENT).read_bytes()
-        whole = range(0, len(marks) - _LINE + 1, _LINE)
-        try:
-            return {bytes.fromhex(marks[begin : begin + _LINE].decode()) for begin in whole}
-        except ValueError as error:
-            raise EngineError(
-                f"{self._folder / SPENT} is damaged, and lots must not be used twice: deal anew"
-            ) from error
+        lines = [marks[begin : begin + _LINE] for begin in range(0, len(marks) - _LINE + 1, _LINE)]
+        if not all(_MARK.fullmatch(line) for line in lines):
+            raise EngineError(f"{self._folder / SPENT} is damaged, and lots must not be used twice: deal anew")
+        return {bytes.fromhex(line.decode()) for line in lines}
 
     @contextmanager
     def _locked(self, marks: str = SPENT) -> Iterator[BinaryIO]:

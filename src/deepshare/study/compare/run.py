@@ -1,5 +1,6 @@
 """One run of a study, from its recipe to its outcome."""
 
+import json
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -123,9 +124,13 @@ def _train_teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> 
     with tempfile.TemporaryDirectory(dir=place.out, prefix=f".{job.name}.") as temporary:
         whole = Path(temporary) / job.name
         whole.mkdir()
-        for file in (folder.model, folder.recipe, folder.metrics, folder.result):
+        for file in (folder.model, folder.recipe, folder.metrics, folder.result, folder.images):
             shutil.copy(file, whole)
-        shutil.rmtree(kept, ignore_errors=True)
+        environment = json.loads(folder.environment.read_text(encoding="utf-8"))
+        named = environment | {"command": ["deepshare", "compare", "--study", study.name]}  # without anybody's paths
+        RunFolder(whole).environment.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
+        if kept.exists():
+            kept.rename(Path(temporary) / "before")
         whole.rename(kept)
     return folder.path
 
