@@ -42,6 +42,7 @@ install: $(READY)
 # CrypTen asks for packages that it does not use, so it is installed without them and with those that it imports.
 # The constraints pin torch, so that nothing that is installed later can bring another one.
 $(READY): pyproject.toml constraints.txt $(wildcard dev/torchvision_cpu.*)
+	@echo "installing into .venv, which takes a few minutes; pip will say that packages which crypten asks for are missing"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,cluster,$(ENGINES)dev]'
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt crypten

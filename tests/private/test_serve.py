@@ -171,6 +171,11 @@ def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
         pytest.raises(EngineError, match=r"give floats of shape \(N, 3, 16, 16\)"),
     ):
         client.ask(torch.randn(1, 3, 8, 8))
+    with (
+        connected(running.address, pool=Path("pools/client-1")) as client,
+        pytest.raises(EngineError, match="computes with crypten without a dealer's pools, and you gave one"),
+    ):
+        client.ask(torch.randn(1, *SIZE))
     with connected(running.address) as client, pytest.raises(EngineError, match="server refused: 257 images at once"):
         client.ask(torch.zeros(LARGEST_BATCH + 1, *SIZE))
     with connect(f"ws://{running.address}") as raw:

@@ -24,7 +24,7 @@ class Running(Protocol):
 Start = Callable[[Task, "Queue[Event]"], Running]
 
 
-class _TheirError(EngineError):
+class TheirError(EngineError):
     """The other party failed, and said so itself."""
 
 
@@ -47,8 +47,8 @@ def run_party(start: Start, task: Task, control: Control) -> tuple[Outcome, Outc
     running = start(task, events)
     try:
         return _wait(events, task, control)
-    except _TheirError as error:
-        raise EngineError(str(error)) from None
+    except TheirError:
+        raise
     except EngineError as error:
         _end(control, task, "refused", str(error))
         raise
@@ -73,7 +73,7 @@ def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome
                 _end(control, task, kind, value)  # at once: the other party waits for a reason
             at_fault, reason = cause(events, (role, kind, value), {task.role, control.peer} - set(done))
             if at_fault == control.peer:
-                raise _TheirError(reason)
+                raise TheirError(reason)
             _end(control, task, "refused", reason)
             raise failure(at_fault, reason)
         connected = True

@@ -60,6 +60,11 @@ class Client:
             EngineError: The images do not fit, or either party failed.
         """
         offer, control = self.offer, self._control
+        if self._pool is not None and offer.options.get("dealer") != "pool":
+            raise EngineError(
+                f"the server computes with {offer.engine.name} without a dealer's pools, and you gave one: nothing was "
+                "sent; it has to be started with --engine gateshare --pool"
+            )
         check_images(images, offer.program)
         address = f"{control.local_host}:{free_ports(control.local_host, 1)[0]}"
         control.send({"images": len(images), "address": address, "outline": outline.digest(offer.program)})

@@ -15,7 +15,7 @@ from deepshare import __version__
 from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private import outline
-from deepshare.private.agree import Start, run_party
+from deepshare.private.agree import Start, TheirError, run_party
 from deepshare.private.control import PROTOCOL, SETTINGS, Control, Message, server_context
 from deepshare.private.engine import Engine, Host, Role, Task, Tls
 from deepshare.private.local import free_ports
@@ -85,7 +85,8 @@ class Service:
                 outcome = self._session(control, many, count, address)
             self.told(f"{who}: {count} {'image' if count == 1 else 'images'} in {outcome.seconds:.2f} s")
         except EngineError as error:
-            control.end("refused", str(error))
+            # What the client said itself is no reason to give it.
+            control.end("gone" if isinstance(error, TheirError) else "refused", str(error))
             self.told(f"{who}: {error}")
 
     @contextmanager
