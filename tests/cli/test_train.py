@@ -174,7 +174,7 @@ def test_a_network_with_relu6(cli: Cli, tmp_path: Path) -> None:
     assert turned.out == "own: every phase runs\n", turned.err
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has what it should lack")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there, and the test is about its absence")
 def test_an_accelerator_that_is_not_there_is_one_line(cli: Cli) -> None:
     said = cli("train", "-r", "digits", "--dry-run", "--accelerator", "cuda")
     assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)

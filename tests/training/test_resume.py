@@ -157,12 +157,16 @@ def test_a_full_disk_stops_the_run_which_can_be_resumed(
     assert_same(tmp_path / "run", uninterrupted)
 
 
-def test_a_damaged_state_is_refused_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "run"
+def cut_in_switch(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("deepshare.training.phases.train_epoch", stop_in_switch)
         with pytest.raises(PowerCut):
             train(out, 1)
+
+
+def test_a_damaged_state_is_refused_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    cut_in_switch(out, monkeypatch)
     state = out / "state.pt"
     state.write_bytes(state.read_bytes()[:-100])
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
@@ -176,10 +180,7 @@ def test_a_record_that_has_lost_lines_is_refused_and_left_alone(
     content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr("deepshare.training.phases.train_epoch", stop_in_switch)
-        with pytest.raises(PowerCut):
-            train(out, 1)
+    cut_in_switch(out, monkeypatch)
     if content is None:
         (out / "metrics.jsonl").unlink()
     else:
@@ -194,10 +195,7 @@ def test_a_record_without_its_last_line_end_is_mended(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr("deepshare.training.phases.train_epoch", stop_in_switch)
-        with pytest.raises(PowerCut):
-            train(out, 1)
+    cut_in_switch(out, monkeypatch)
     record = out / "metrics.jsonl"
     record.write_bytes(record.read_bytes().removesuffix(b"\n"))
     train(out, 1)
