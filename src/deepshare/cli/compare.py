@@ -33,6 +33,7 @@ def compare(
     gpus: int | None = None,
     cores: int | None = None,
     teacher: Path | None = None,
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
     out: Path | None = None,
     work: Path | None = None,
     data_dir: Path | None = None,
@@ -65,6 +66,7 @@ def compare(
         gpus: GPUs of a job, 0 or 1, for --launch slurm; by default 1.
         cores: CPU cores of a job, for --launch slurm; by default 4.
         teacher: The run folder of a trained plain network to learn from; by default it is trained first.
+        precision: Of the forward and backward pass; bf16-mixed is faster where the processor has bfloat16.
         out: Folder of results, and of the teacher's weights; by default results/compare/STUDY.
         work: Folder of run folders; by default runs/compare/STUDY.
         data_dir: Where data sets are.
@@ -83,7 +85,7 @@ def compare(
     if unknown:
         raise RecipeError(f"--only {unknown[0]}: the study {chosen.name} has {', '.join(chosen.methods)}")
     folders = work or Path("runs/compare") / chosen.name, out or Path("results/compare") / chosen.name
-    queue = Queue(chosen, Place(*folders, data_dir, download, teacher))
+    queue = Queue(chosen, Place(*folders, data_dir, download, teacher, precision))
     if show_list:
         list_runs(queue, as_json)
     elif dry_run:

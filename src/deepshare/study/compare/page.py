@@ -116,8 +116,18 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
         f"Every method has {study.epochs} epochs of its own{before}, which all learn from and may start from. "
         "Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With several "
         "seeds it is the mean ± the standard deviation. Bytes and rounds are those of one image in private inference "
-        f"with {study.engine}, predicted."
+        f"with {study.engine}, predicted.{_precision(outcomes)}"
     )
+
+
+def _precision(outcomes: Outcomes) -> str:
+    """What numbers the networks were trained in, where it is not what recipes have."""
+    runs = [outcome.run for job, outcome in outcomes.items() if outcome.run and job.method != TEACHER]
+    halves = sum(run.environment.get("precision") == "bf16-mixed" for run in runs)
+    if not halves:
+        return ""
+    which = "Methods" if halves == len(runs) else f"{halves} of {len(runs)} runs"
+    return f" {which} were trained in bfloat16 (`--precision bf16-mixed`); accuracy is that in float32."
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> str:

@@ -14,6 +14,7 @@ from deepshare.study.compare.outcome import Outcome, Private
 from deepshare.study.compare.recipes import checksum, is_path, recipe_of, taught
 from deepshare.training.fit import fit
 from deepshare.training.folder import RunFolder
+from deepshare.training.hardware import Hardware, Precision
 from deepshare.training.listing import record
 from deepshare.training.networks import check_finished, load
 from deepshare.training.progress import Reporter
@@ -31,6 +32,7 @@ class Place:
         data_dir: Where data sets are.
         download: Whether to fetch a data set that is not there.
         teacher: The run folder of a teacher in the place of those that the study trains.
+        precision: Of the forward and backward pass in training; accuracy is always that in float32.
     """
 
     work: Path
@@ -38,6 +40,7 @@ class Place:
     data_dir: Path | None = None
     download: bool = False
     teacher: Path | None = None
+    precision: Precision = "32-true"
 
 
 def run(study: Study, job: Job, place: Place, reporter: Reporter) -> Outcome:
@@ -78,6 +81,7 @@ def dry_run(study: Study, job: Job, place: Place) -> str | None:
             data_dir=place.data_dir,
             download=place.download,
             dry_run=True,
+            hardware=Hardware(precision=place.precision),
         )
     except (BudgetError, UnsupportedModelError) as error:
         return str(error)
@@ -91,6 +95,7 @@ def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None
         data_dir=place.data_dir,
         download=place.download,
         resume=True,
+        hardware=Hardware(precision=place.precision),
         reporter=reporter,
     )
 
