@@ -3,6 +3,7 @@
     python benchmarks/gateshare.py                           # ResNet-18 at 32x32, 6,000 gates: ten minutes on two cores
     python benchmarks/gateshare.py --network wrn22-8         # 60,000 gates; also resnet18-64, 30,000 gates at 64x64
     python benchmarks/gateshare.py --peers none --json       # gateshare alone
+    python benchmarks/gateshare.py --without-avx512          # all parties as on a processor that has AVX2 only
     sudo .venv/bin/python benchmarks/gateshare.py --link wan # between two namespaces: 100 Mbit/s, 40 ms round trip
 
 All parties are processes on this machine, with one thread each on two cores. The network with shared gates is asked
@@ -20,6 +21,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
+import avx512
 import link
 import stock
 import torch
@@ -82,6 +84,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=[*PEERS, "none"])
     parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
+    parser.add_argument("--without-avx512", action="store_true", help="all parties as on a processor with AVX2 only")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     wanted, peers = LINKS.get(options.link), set(options.peers)
@@ -89,10 +92,12 @@ def main() -> None:
     if lack:
         print(f"{lack}: times on the link are computed, but not CrypTen's, whose bytes are unknown", file=sys.stderr)
         peers.discard("stock")
-    with link.joined(wanted) if wanted and not lack else nullcontext({}) as places:
+    instructions = avx512.without() if options.without_avx512 else nullcontext()
+    with instructions, link.joined(wanted) if wanted and not lack else nullcontext({}) as places:
         rows = measure(options.network, options.rounds, peers, places, wanted if lack else None)
     if options.json:
         about = {"network": options.network, "link": options.link, "torch": torch.__version__}
+        about |= {"capability": "AVX2" if options.without_avx512 else torch.backends.cpu.get_cpu_capability()}
         print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
     else:
         show(rows)

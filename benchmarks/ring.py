@@ -3,8 +3,9 @@
     OMP_NUM_THREADS=2 python benchmarks/ring.py [--images 1] [--json]
 
 The products are all convolutions of ResNet-18 at 32x32, 0.555 billion for an image: online, where one factor is a plain
-weight, and offline, where both are any ring elements. torch's int64 does one layer of each size. The limit is that of
-float64 matrix products of the same sizes, as many as there are limbs. Times are the best of a few.
+weight, and offline, where both are any ring elements. torch's int64 does one layer of each size; with AVX-512 it is what
+products are made with, and products by limbs, which other processors use, stand beside them. The limit of these is that
+of float64 matrix products of the same sizes, as many as there are limbs. Times are the best of a few.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from deepshare.private.gateshare import dcf
 from deepshare.private.gateshare.columns import Geometry
-from deepshare.private.gateshare.products import PlainWeight, RingWeight
+from deepshare.private.gateshare.products import PlainWeight, RingWeight, plain_weight, ring_weight
 from deepshare.private.gateshare.randomness import expand, fresh_seed, mask
 
 # Channels in and out, size of the map, stride, kernel, and how often.
@@ -52,13 +53,17 @@ def layer(images: int, shape: tuple[int, ...], repeats: int) -> dict[str, float]
     geometry = Geometry((stride, stride), (kernel // 2, kernel // 2))
     x, weight = ring(images, inward, size, size), ring(out, inward, kernel, kernel)
     small = weight >> 52
-    plain, full = PlainWeight(small, geometry), RingWeight(weight, geometry)
-    assert torch.equal(plain(x), RingWeight(small, geometry)(x))
-    rows = torch.rand(images * (size // stride) ** 2 * plain.limbs, inward * kernel**2, dtype=torch.float64)
+    plain, full = plain_weight(small, geometry), ring_weight(weight, geometry)
+    plain_limbs, full_limbs = PlainWeight(small, geometry), RingWeight(weight, geometry)
+    assert torch.equal(plain(x), plain_limbs(x))
+    assert torch.equal(full(x), full_limbs(x))
+    rows = torch.rand(images * (size // stride) ** 2 * plain_limbs.limbs, inward * kernel**2, dtype=torch.float64)
     columns = torch.rand(out, inward * kernel**2, dtype=torch.float64).T
     return {
         "online": best(lambda: plain(x), repeats),
         "offline": best(lambda: full(x), repeats),
+        "online_limbs": best(lambda: plain_limbs(x), repeats),
+        "offline_limbs": best(lambda: full_limbs(x), repeats),
         "limit": best(lambda: rows @ columns, repeats),
         "int64": best(lambda: F.conv2d(x, small, stride=stride, padding=geometry.padding), 1),
     }
@@ -66,7 +71,7 @@ def layer(images: int, shape: tuple[int, ...], repeats: int) -> dict[str, float]
 
 def products(images: int, repeats: int) -> dict[str, float]:
     """Figures for all layers together."""
-    seconds = dict.fromkeys(("online", "offline", "limit", "int64"), 0.0)
+    seconds = dict.fromkeys(("online", "offline", "online_limbs", "offline_limbs", "limit", "int64"), 0.0)
     count = 0
     for shape in LAYERS:
         inward, out, size, stride, kernel, times = shape
@@ -81,7 +86,9 @@ def products(images: int, repeats: int) -> dict[str, float]:
         "int64_gmac_s": count / seconds["int64"] / 1e9,
         "online_over_int64": seconds["int64"] / seconds["online"],
         "offline_over_int64": seconds["int64"] / seconds["offline"],
-        "online_share_of_limit": seconds["limit"] / seconds["online"],
+        "online_over_limbs": seconds["online_limbs"] / seconds["online"],
+        "offline_over_limbs": seconds["offline_limbs"] / seconds["offline"],
+        "limbs_share_of_limit": seconds["limit"] / seconds["online_limbs"],
     }
 
 

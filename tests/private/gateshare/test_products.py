@@ -10,7 +10,15 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.gateshare.columns import Geometry
-from deepshare.private.gateshare.products import PlainWeight, Resampling, RingWeight, Weight
+from deepshare.private.gateshare.products import (
+    PlainWeight,
+    Resampling,
+    RingWeight,
+    Weight,
+    WholeWeight,
+    plain_weight,
+    ring_weight,
+)
 
 LOW, HIGH = -(1 << 63), (1 << 63) - 1
 LARGEST_PLAIN = 1 << 22
@@ -60,12 +68,26 @@ def test_convolutions_are_exact(geometry: Geometry, shape: tuple[int, ...], imag
     x, small, large = ring(images, 4, 9, 8), plain(*shape), ring(*shape)
     assert torch.equal(PlainWeight(small, geometry)(x), convolved(x, small, geometry))
     assert torch.equal(RingWeight(large, geometry)(x), convolved(x, large, geometry))
+    assert torch.equal(WholeWeight(large, geometry)(x), convolved(x, large, geometry))
 
 
-def test_a_batch_that_is_cut_equals_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("capability", "groups", "whole"), [("AVX512", 1, True), ("AVX512", 2, False), ("AVX2", 1, False)]
+)
+def test_torch_multiplies_whole_numbers_where_it_is_fast(
+    monkeypatch: pytest.MonkeyPatch, capability: str, groups: int, whole: bool
+) -> None:
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
+    weight, geometry = plain(4, 2, 3, 3), Geometry(groups=groups)
+    assert isinstance(plain_weight(weight, geometry), WholeWeight if whole else PlainWeight)
+    assert isinstance(ring_weight(weight, geometry), WholeWeight if whole else RingWeight)
+
+
+@pytest.mark.parametrize("kind", [RingWeight, WholeWeight])
+def test_a_batch_that_is_cut_equals_its_images(monkeypatch: pytest.MonkeyPatch, kind: type[Weight]) -> None:
     monkeypatch.setattr("deepshare.private.gateshare.products._CHUNK", 5000)
     x, weight, geometry = ring(7, 4, 9, 8), ring(6, 4, 3, 3), Geometry(padding=(1, 1))
-    product = RingWeight(weight, geometry)
+    product = kind(weight, geometry)
     assert torch.equal(product(x), torch.cat([product(image[None]) for image in x]))
     assert torch.equal(product(x), convolved(x, weight, geometry))
 
@@ -73,7 +95,7 @@ def test_a_batch_that_is_cut_equals_its_images(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("images", "inner", "out"), [(1, 512, 100), (40, 3000, 7), (3, 1, 1), (1, 4608, 16)])
 def test_matrices_are_exact(images: int, inner: int, out: int) -> None:
     x, small, large = ring(images, inner), plain(out, inner), ring(out, inner)
-    for product, weight in ((PlainWeight(small), small), (RingWeight(large), large)):
+    for product, weight in ((PlainWeight(small), small), (RingWeight(large), large), (WholeWeight(large), large)):
         assert torch.equal(product(x), x @ weight.T)
         assert product(x).is_contiguous()
 
@@ -84,7 +106,7 @@ def test_edges_times_edges_are_exact(data: st.DataObject) -> None:
     numbers = st.lists(st.sampled_from(EDGES) | st.integers(LOW, HIGH), min_size=inner, max_size=inner)
     small = st.lists(st.integers(-LARGEST_PLAIN, LARGEST_PLAIN), min_size=inner, max_size=inner)
     x, large, few = data.draw(numbers), data.draw(numbers), data.draw(small)
-    for kind, weight in ((RingWeight, large), (PlainWeight, few)):
+    for kind, weight in ((RingWeight, large), (WholeWeight, large), (PlainWeight, few)):
         exact = sum(a * b for a, b in zip(x, weight, strict=True))
         assert (int(kind(torch.tensor([weight]))(torch.tensor([x]))) - exact) % (1 << 64) == 0
 
@@ -92,7 +114,13 @@ def test_edges_times_edges_are_exact(data: st.DataObject) -> None:
 @pytest.mark.parametrize("x", EDGES)
 @pytest.mark.parametrize("inner", [1023, 1024, 1025, 5000])
 def test_the_largest_sums_are_exact(x: int, inner: int) -> None:
-    for kind, weight in ((RingWeight, x), (RingWeight, LOW), (PlainWeight, 1 << 15), (PlainWeight, -(1 << 15))):
+    for kind, weight in (
+        (RingWeight, x),
+        (RingWeight, LOW),
+        (WholeWeight, x),
+        (PlainWeight, 1 << 15),
+        (PlainWeight, -(1 << 15)),
+    ):
         result = kind(torch.full((2, inner), weight))(torch.full((3, inner), x))
         assert torch.equal(result, torch.full((3, 2), 1) * x * weight * inner)
 
@@ -127,7 +155,7 @@ def test_weights_are_cut_only_where_sums_could_pass_the_limit() -> None:
 @pytest.mark.parametrize("weight", [LARGEST_PLAIN + 1, -LARGEST_PLAIN - 1, HIGH, LOW])
 def test_a_plain_weight_that_is_too_large_is_refused(weight: int) -> None:
     with pytest.raises(EngineError, match=f"a weight of {abs(weight)} units"):
-        PlainWeight(torch.tensor([[1, weight, 1]]))
+        plain_weight(torch.tensor([[1, weight, 1]]))
 
 
 def test_resampling_is_rows_times_map_times_columns() -> None:

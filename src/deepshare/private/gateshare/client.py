@@ -12,7 +12,7 @@ from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.correlations import Comparison, Lot, Piece, compare, pack, packed_size, unpack
 from deepshare.private.gateshare.gating import bits_of_gates, gated, joined
 from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.products import RingWeight
+from deepshare.private.gateshare.products import Weight, ring_weight
 from deepshare.private.gateshare.randomness import mask
 from deepshare.private.gateshare.ring import encode, is_safe_to_truncate, truncate_client
 from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
@@ -105,13 +105,13 @@ class Client:
 
     def __init__(self, schedule: Schedule, offsets: Mapping[int, Sequence[Tensor]]) -> None:
         self.schedule = schedule
-        self._weights: dict[int, RingWeight] = {}
+        self._weights: dict[int, Weight] = {}
         self._affine: dict[int, list[Tensor]] = {}
         for number, step in enumerate(schedule.steps):
             if isinstance(step, Product):
                 for term, offset in zip(step.terms, offsets[number], strict=True):
                     geometry = weights.geometry(weights.linear(schedule.program, term))
-                    self._weights[term] = RingWeight(offset, geometry)
+                    self._weights[term] = ring_weight(offset, geometry)
             elif isinstance(step, Gate) and step.affine:
                 self._affine[number] = [step.per_channel(offset) for offset in offsets[number]]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from deepshare.private.gateshare import dcf, weights
 from deepshare.private.gateshare.correlations import ID_BYTES, Lot, pack
-from deepshare.private.gateshare.products import RingWeight
+from deepshare.private.gateshare.products import ring_weight
 from deepshare.private.gateshare.randomness import coins, fresh_seed
 from deepshare.private.gateshare.steps import Gate, Product, Schedule
 
@@ -28,7 +28,7 @@ class Dealer:
         self.id, self.seed = os.urandom(ID_BYTES), fresh_seed()
         self._schedule, program = schedule, schedule.program
         self._weights = {
-            term: RingWeight(
+            term: ring_weight(
                 weights.weight_mask(self.seed, program, term), weights.geometry(weights.linear(program, term))
             )
             for step in schedule.steps

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from deepshare.private.gateshare import weights
-from deepshare.private.gateshare.products import PlainWeight
+from deepshare.private.gateshare.products import plain_weight
 from deepshare.private.gateshare.ring import encode, truncate_client, truncate_server
 from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
 
@@ -57,7 +57,7 @@ def _product(schedule: Schedule, step: Product, inputs: list[Tensor]) -> Tensor:
     total = weights.encoded_bias(schedule, step)
     for term, x in zip(step.terms, inputs, strict=True):
         operation = weights.linear(schedule.program, term)
-        total = total + PlainWeight(weights.encoded_weight(schedule, operation), weights.geometry(operation))(x)
+        total = total + plain_weight(weights.encoded_weight(schedule, operation), weights.geometry(operation))(x)
     return total
 
 

@@ -18,12 +18,13 @@ from deepshare.private.gateshare.basis import server_basis
 from deepshare.private.gateshare.channel import Polite
 from deepshare.private.gateshare.door import Door
 from deepshare.private.gateshare.pool import Pool
+from deepshare.private.gateshare.products import whole_is_faster
 from deepshare.private.gateshare.server import Server
 from deepshare.private.gateshare.serving import serve
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome
 
-# Cores for each turn; products of one image hardly gain from more.
+# Cores for each turn; products of limbs of one image hardly gain from more, and torch's own have one thread.
 _THREADS = 4
 
 
@@ -46,7 +47,7 @@ class Hosting:
         with torch.no_grad():
             self._offsets = list(self._server.prepare())
         cores = len(os.sched_getaffinity(0))
-        self._threads = min(cores, _THREADS)
+        self._threads = 1 if whole_is_faster() else min(cores, _THREADS)
         self._turns = threading.Semaphore(cores // self._threads)
 
     def session(self, host: str) -> "Hosted":

@@ -1,11 +1,14 @@
-"""Exact products mod 2^64 by float64 matrix products, some ten times as fast as torch's own int64.
+"""Exact products mod 2^64, by weights that are prepared once and used often.
 
-One factor is cut into limbs, numbers of so few bits that every sum of products of limbs is an integer of at most 2^53,
-which float64 holds exactly in whatever order it adds. Sums that could become larger are cut along the inner dimension.
-Two kinds of weights, each prepared once and used often:
+torch multiplies int64 matrices fast only with AVX-512, where `WholeWeight` leaves it to torch. Elsewhere float64 matrix
+products are some ten times as fast: one factor is cut into limbs, numbers of so few bits that every sum of products of
+limbs is an integer of at most 2^53, which float64 holds exactly in whatever order it adds. Sums that could become
+larger are cut along the inner dimension.
 
 * `PlainWeight`, small numbers such as encoded weights, with x in two limbs of 32 bits: two products.
 * `RingWeight`, any numbers mod 2^64 such as masked weights, both factors in three limbs of 22 bits: six products.
+
+`plain_weight` and `ring_weight` choose.
 """
 
 import math
@@ -20,6 +23,7 @@ from deepshare.errors import EngineError
 from deepshare.private.gateshare.columns import Geometry, Pair, columns, padded, rows_of_kernels
 
 _EXACT = 1 << 53
+_PLAIN = _EXACT >> 31  # what x in limbs of 32 bits leaves for a plain weight
 _CHUNK = 1 << 21  # numbers in the columns of one product: a large batch is cut by images, which keeps memory small
 
 
@@ -74,13 +78,54 @@ class Weight(ABC):
         return reduce(Tensor.add_, (self._multiply(block, x[..., where]) for where, block in self._blocks))
 
 
+def plain_weight(weight: Tensor, geometry: Geometry | None = None) -> Weight:
+    """Prepare small numbers, of at most 22 bits: those of the server's own network.
+
+    Raises:
+        EngineError: Some are larger.
+    """
+    largest = max(-int(weight.min()), int(weight.max()))
+    if largest > _PLAIN:
+        raise EngineError(f"a weight of {largest} units is above {_PLAIN}: use fewer fractional bits")
+    return WholeWeight(weight, geometry) if whole_is_faster(geometry) else PlainWeight(weight, geometry)
+
+
+def ring_weight(weight: Tensor, geometry: Geometry | None = None) -> Weight:
+    """Prepare any ring elements: masks, masked weights."""
+    return WholeWeight(weight, geometry) if whole_is_faster(geometry) else RingWeight(weight, geometry)
+
+
+def whole_is_faster(geometry: Geometry | None = None) -> bool:
+    """Whether torch's own products of int64 are faster than those of limbs; for many small matrices they never are."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512" and (geometry is None or geometry.groups == 1)
+
+
+class WholeWeight(Weight):
+    """Any ring elements, in one limb. Takes 8 bytes a number."""
+
+    limbs = 1
+
+    def _cut(self, rows: Tensor) -> Iterable[slice]:
+        return (slice(0, rows.shape[2]),)
+
+    def _prepare(self, rows: Tensor) -> Tensor:
+        return rows.mT.contiguous()
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x[None]
+
+    def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
+        # The weights second and transposed: with few positions any other order takes four times as long.
+        return torch.stack([(part @ own).T for part, own in zip(x[:, 0], block, strict=True)])
+
+
 class PlainWeight(Weight):
-    """Small numbers, of at most 22 bits: those of the server's own network."""
+    """Small numbers, in float64."""
 
     limbs = 2
 
     def _cut(self, rows: Tensor) -> Iterable[slice]:
-        return _blocks_below(rows, _EXACT >> 31)
+        return _blocks_below(rows, _PLAIN)
 
     def _prepare(self, rows: Tensor) -> Tensor:
         return rows.double().contiguous()
@@ -98,7 +143,7 @@ class PlainWeight(Weight):
 
 
 class RingWeight(Weight):
-    """Any ring elements: masks, masked weights. Takes 24 bytes a number."""
+    """Any ring elements, in float64. Takes 24 bytes a number."""
 
     limbs = 3
 
@@ -132,7 +177,7 @@ class Resampling:
     """rows @ map @ columns^T for every channel, with public integers: pooling and interpolation of shares."""
 
     def __init__(self, rows: Tensor, columns: Tensor) -> None:
-        self._rows, self._columns = PlainWeight(rows), PlainWeight(columns)
+        self._rows, self._columns = plain_weight(rows), plain_weight(columns)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Resample maps (N, C, H, W), mod 2^64."""
@@ -154,10 +199,7 @@ def _product(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _blocks_below(rows: Tensor, limit: int) -> Iterator[slice]:
-    """Cut (groups, O, K) along K so that no row's absolute sum within a block is above the limit."""
-    low, high = int(rows.min()), int(rows.max())
-    if max(-low, high) > limit:
-        raise EngineError(f"a weight of {max(-low, high)} units is above {limit}: use fewer fractional bits")
+    """Cut (groups, O, K) along K so that no row's absolute sum within a block is above the limit, as no number is."""
     sums = rows.abs().flatten(0, 1).cumsum(1)
     begin, before = 0, sums.new_zeros(len(sums), 1)
     while begin < sums.shape[1]:

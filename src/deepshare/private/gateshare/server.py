@@ -13,7 +13,7 @@ from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.correlations import Comparison, Lot, Piece, compare, pack, packed_size, unpack
 from deepshare.private.gateshare.gating import bits_of_gates, gated, joined
 from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.products import PlainWeight, RingWeight
+from deepshare.private.gateshare.products import Weight, plain_weight, ring_weight
 from deepshare.private.gateshare.randomness import fresh_seed, mask
 from deepshare.private.gateshare.ring import truncate_server
 from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
@@ -68,8 +68,8 @@ class Server:
     def __init__(self, schedule: Schedule, seed: bytes) -> None:
         self.schedule, self._seed = schedule, seed
         self._digest = weights.digest(schedule.program)
-        self._plain: dict[int, PlainWeight] = {}
-        self._masks: dict[int, RingWeight] = {}
+        self._plain: dict[int, Weight] = {}
+        self._masks: dict[int, Weight] = {}
         self._affine: dict[int, tuple[Tensor, Tensor]] = {}
 
     def prepare(self) -> Iterator[tuple[int, list[Tensor]]]:
@@ -91,7 +91,7 @@ class Server:
         operation = weights.linear(self.schedule.program, term)
         weight, geometry = weights.encoded_weight(self.schedule, operation), weights.geometry(operation)
         hidden = weights.weight_mask(self._seed, self.schedule.program, term)
-        self._plain[term], self._masks[term] = PlainWeight(weight, geometry), RingWeight(hidden, geometry)
+        self._plain[term], self._masks[term] = plain_weight(weight, geometry), ring_weight(hidden, geometry)
         return weight - hidden
 
     def settle(self, lots: Rows, ahead: Mapping[Piece, Tensor]) -> Settled:

@@ -1,0 +1,40 @@
+"""This machine as one without AVX-512, for libraries that look before they use it.
+
+torch multiplies int64 matrices some twenty times as fast where it has AVX-512, by a kernel of FBGEMM, and CrypTen's
+shares are such matrices. FBGEMM asks the processor and can't be told otherwise: a library that is loaded before it
+answers in its place. torch's own kernels, MKL and oneDNN have variables for it.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+_ANSWER = "namespace fbgemm { bool fbgemmHasAvx512Support() { return false; } }"
+_VARIABLES = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
+
+
+@contextmanager
+def without() -> Iterator[None]:
+    """Processes that are started within the context find no AVX-512."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise SystemExit("--without-avx512 needs a C++ compiler: install g++")
+    before = dict(os.environ)
+    with TemporaryDirectory() as folder:
+        library = Path(folder) / "answer.so"
+        command = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+        subprocess.run(command, input=_ANSWER, text=True, check=True)
+        os.environ.update(_VARIABLES, LD_PRELOAD=str(library))
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
