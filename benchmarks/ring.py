@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=2 python benchmarks/ring.py [--images 1] [--json]
 
 The products are all convolutions of ResNet-18 at 32x32, 0.555 billion for an image: online, where one factor is a plain
-weight, and offline, where both are any ring elements. torch's int64 does one layer of each size; with AVX-512 it is what
-products are made with, and products by limbs, which other processors use, stand beside them. The limit of these is that
+weight, and offline, where both are any ring elements. torch's int64 does one layer of each size; with AVX-512 it is how
+products are made, and products by limbs, which other processors use, stand beside them. The limit of these is that
 of float64 matrix products of the same sizes, as many as there are limbs. Times are the best of a few.
 """
 
