@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from deepshare.sharing.table import table
-from deepshare.study import paper
+from deepshare.study.compare.beside import tables_beside
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.jobs import jobs, undecided
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.rows import ALIGN, HEADER, Row, rows
-
-ABLATION_HEADER = ("", "ours", "difference", "paper", "difference")
 
 
 def as_text(study: Study, outcomes: Outcomes) -> str:
@@ -18,8 +16,8 @@ def as_text(study: Study, outcomes: Outcomes) -> str:
     for data, found in tables(study, outcomes):
         parts.append(f"{study.data[data].title}\n\n{table(HEADER, [row.cells for row in found], ALIGN)}")
         parts += ["\n".join(notes(study, found))]
-    if ablated := ablations(study, outcomes):
-        parts.append(f"{_ablation_title(study)}\n\n{table(ABLATION_HEADER, ablated, '<>>>>')}")
+    for beside in tables_beside(study, outcomes):
+        parts.append(f"{beside.title}\n\n{table(beside.header, beside.lines, beside.align)}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -38,8 +36,8 @@ def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str]) -> str
         parts += [f"## {study.data[data].title}", _markdown(HEADER, [row.cells for row in found], ALIGN)]
         parts += ["\n".join(f"- {note}" for note in notes(study, found))]
         parts += [f"![Accuracy over gates](pareto-{data}.svg)"] if data in figures else []
-    if ablated := ablations(study, outcomes):
-        parts += [f"## {_ablation_title(study)}", _markdown(ABLATION_HEADER, ablated, "<>>>>")]
+    for beside in tables_beside(study, outcomes):
+        parts += [f"## {beside.title}", _markdown(beside.header, beside.lines, beside.align)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -78,34 +76,6 @@ def _row_notes(study: Study, row: Row) -> Iterator[str]:
         yield f"{where}: its search ended early, so that it had {min(epochs)} epochs instead of {study.epochs}."
     if row.refused:
         yield f"{where}, no result: {row.refused}"
-
-
-def ablations(study: Study, outcomes: Outcomes) -> list[tuple[str, ...]]:
-    """Our ablations beside the paper's, each with its difference from the full method."""
-    if study.published is None:
-        return []
-    budget, data = study.published.ablations_at, next(iter(study.data))
-    ours = {row.method: row for row in rows(study, outcomes, data) if row.budget == budget and row.runs}
-    named = {entry.ablation: ours[name] for name, entry in study.methods.items() if entry.ablation and name in ours}
-    published = paper.load().ablations.rows
-    full = published[0]
-    if full.method not in named or len(named) < 2:
-        return []
-    lines: list[tuple[str, ...]] = []
-    for theirs in published:
-        row = named.get(theirs.method)
-        difference = "" if row is None else f"{row.test.mean - named[full.method].test.mean:+.2f}"
-        figure = "not run yet" if row is None else str(row.test)
-        lines.append((theirs.method, figure, difference, f"{theirs.score:.2f}", f"{theirs.score - full.score:+.2f}"))
-    return lines
-
-
-def _ablation_title(study: Study) -> str:
-    theirs = paper.load().ablations
-    ours = study.published.ablations_at if study.published else 0
-    alike = ours == 1000 * theirs.gates_k
-    said = "the paper's" if alike else f"the paper's at {theirs.gates_k:g}K gates of its larger network"
-    return f"Ablations at {ours:,} gates, beside {said}"
 
 
 def _rules(study: Study, outcomes: Outcomes) -> str:
