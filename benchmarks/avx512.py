@@ -2,7 +2,7 @@
 
 torch multiplies int64 matrices some twenty times as fast where it has AVX-512, by a kernel of FBGEMM, and CrypTen's
 shares are such matrices. FBGEMM asks the processor and can't be told otherwise: a library that is loaded before it
-answers in its place. torch's own kernels, MKL and oneDNN have variables for it.
+answers in its place. torch's own kernels, MKL and oneDNN have variables for it; MKL heeds its own on Intel only.
 """
 
 import os
@@ -32,7 +32,7 @@ def without() -> Iterator[None]:
         library = Path(folder) / "answer.so"
         command = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
         subprocess.run(command, input=_ANSWER, text=True, check=True)
-        os.environ.update(_VARIABLES, LD_PRELOAD=str(library))
+        os.environ.update(_VARIABLES, LD_PRELOAD=f"{library} {before.get('LD_PRELOAD', '')}".strip())
         try:
             yield
         finally:

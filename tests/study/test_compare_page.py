@@ -116,9 +116,9 @@ def test_numbers_of_training_are_said_where_they_are_not_float32(small: Study, k
         )
         for job, outcome in known.items()
     }
-    assert "Methods were trained in bfloat16" in as_markdown(small, halves, [])
+    assert "9 of 9 runs were trained in bfloat16" in as_markdown(small, halves, [])
     job = Job("deepshare", "subset", 1536)
-    assert "1 of 7 runs were trained in bfloat16" in as_markdown(small, {**known, job: halves[job]}, [])
+    assert "1 of 9 runs were trained in bfloat16" in as_markdown(small, {**known, job: halves[job]}, [])
 
 
 def test_images_are_never_mixed_in_a_table(small: Study, known: dict[Job, Outcome]) -> None:

@@ -231,6 +231,21 @@ def test_training_that_diverges_is_an_outcome(tmp_path: Path) -> None:
     assert reason is not None and reason.startswith("the loss is")
 
 
+def test_precision_is_that_of_all_runs_and_is_written_down(tmp_path: Path) -> None:
+    place = Place(tmp_path / "work", tmp_path / "out", precision="bf16-mixed")
+    queue = Queue(load_study("digits"), place)
+    assert run(queue, "relu", runs=1) == ["few-teacher-seed0"]
+    teacher = queue.outcomes()[Job(TEACHER, "few")].run
+    assert teacher is not None
+    assert teacher.environment["precision"] == "bf16-mixed"
+    assert teacher.command == "deepshare compare --study digits --precision bf16-mixed"
+    (tmp_path / "out" / "few-teacher-seed0.json").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"few-teacher-seed0 was begun with --precision bf16-mixed: give it again"
+    ):
+        run(Queue(queue.study, replace(place, precision="32-true")), "relu", runs=1)
+
+
 def test_dry_runs_keep_nothing(tmp_path: Path) -> None:
     study: Study = load_study("digits")
     place = Place(tmp_path / "work", tmp_path / "out")

@@ -72,7 +72,12 @@ def _by_product(x: Tensor, gates: Tensor, weight: Tensor, beta: Tensor) -> Tenso
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    return values.to(x.dtype).view(-1, *[1] * (x.dim() - 2))
+    """One value for each channel, in a shape that is broadcast to that of x."""
+    values = values.to(x.dtype)
+    if x.dim() == 4 and x.is_cpu and x.stride(1) == 1 and not torch.compiler.is_exporting():
+        # Channels come last, and there may be fewer of them than a vector holds: rows of maps are long enough.
+        return values.expand(x.shape[3], -1).contiguous().t()[:, None]
+    return values.view(-1, *[1] * (x.dim() - 2))
 
 
 def _spread(gates: Tensor, index: Tensor, x: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """Every step of a private inference, put together from both shares, is that of the evaluation in the clear."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from deepshare import zoo
 from deepshare.private import plain
 from deepshare.private.gateshare import fixed
 from deepshare.private.gateshare.client import together
+from deepshare.private.gateshare.columns import Geometry
 from deepshare.private.gateshare.correlations import Lot
 from deepshare.private.gateshare.numbers import LEAST_BITS, Numbers
 from deepshare.private.gateshare.randomness import fresh_seed
@@ -54,6 +57,26 @@ def test_every_tensor_is_exact_and_the_logits_are_those_of_the_network(trial: Tr
     reference = plain.evaluate(trial.program, images)
     # Weights have 14 bits after the point, alpha and beta 12, or two more: the rest is their rounding.
     assert float((decode(logits, scale) - reference).abs().max()) < 2.0 ** (-9 - finer) * float(reference.abs().max())
+
+
+@pytest.mark.parametrize("who", ["dealer", "server", "client"])
+def test_parties_multiply_in_either_way_together(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """One party has AVX-512, and the others have not."""
+    torch.manual_seed(1)
+    program = translate(shared_resnet(), SIZE)
+    asked: list[str] = []
+
+    def whole_is_faster(geometry: Geometry | None = None) -> bool:
+        files = {Path(frame.filename).stem for frame in inspect.stack(0)}
+        asked.extend(files & {"dealer", "server", "client"})
+        return who in files
+
+    monkeypatch.setattr("deepshare.private.gateshare.products.whole_is_faster", whole_is_faster)
+    trial, images = Trial(program), torch.randn(2, *SIZE)
+    assert {"dealer", "server", "client"} <= set(asked)
+    run = trial.run(images)
+    monkeypatch.setattr("deepshare.private.gateshare.products.whole_is_faster", lambda geometry=None: False)
+    assert torch.equal(run.logits, fixed.evaluate(trial.schedule, images, run.shares) + run.noise)
 
 
 def test_without_the_shares_every_cut_is_within_a_unit(trial: Trial) -> None:

@@ -24,7 +24,8 @@ from deepshare.private.gateshare.serving import serve
 from deepshare.private.program import Program
 from deepshare.private.result import Outcome
 
-# Cores for each turn; products of limbs of one image hardly gain from more, and torch's own have one thread.
+# Cores for each turn: products of limbs of one image hardly gain from more. torch's own have one thread, so that there
+# is a turn for each core.
 _THREADS = 4
 
 

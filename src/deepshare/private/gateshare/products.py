@@ -53,7 +53,7 @@ class Weight(ABC):
 
     @abstractmethod
     def _split(self, x: Tensor) -> Tensor:
-        """The limbs of x in float64: (L, *x.shape)."""
+        """The limbs of x: (L, *x.shape)."""
 
     @abstractmethod
     def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
@@ -84,9 +84,7 @@ def plain_weight(weight: Tensor, geometry: Geometry | None = None) -> Weight:
     Raises:
         EngineError: Some are larger.
     """
-    largest = max(-int(weight.min()), int(weight.max()))
-    if largest > _PLAIN:
-        raise EngineError(f"a weight of {largest} units is above {_PLAIN}: use fewer fractional bits")
+    _check_plain(weight)
     return WholeWeight(weight, geometry) if whole_is_faster(geometry) else PlainWeight(weight, geometry)
 
 
@@ -97,11 +95,14 @@ def ring_weight(weight: Tensor, geometry: Geometry | None = None) -> Weight:
 
 def whole_is_faster(geometry: Geometry | None = None) -> bool:
     """Whether torch's own products of int64 are faster than those of limbs; for many small matrices they never are."""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and (geometry is None or geometry.groups == 1)
+    fast = (
+        torch.backends.cpu.get_cpu_capability() == "AVX512" and "fbgemm" in torch.backends.quantized.supported_engines
+    )
+    return fast and (geometry is None or geometry.groups == 1)
 
 
 class WholeWeight(Weight):
-    """Any ring elements, in one limb. Takes 8 bytes a number."""
+    """Any ring elements of one group, in one limb. Takes 8 bytes a number."""
 
     limbs = 1
 
@@ -109,14 +110,14 @@ class WholeWeight(Weight):
         return (slice(0, rows.shape[2]),)
 
     def _prepare(self, rows: Tensor) -> Tensor:
-        return rows.mT.contiguous()
+        return rows.mT.clone(memory_format=torch.contiguous_format)
 
     def _split(self, x: Tensor) -> Tensor:
         return x[None]
 
     def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
         # The weights second and transposed: with few positions any other order takes four times as long.
-        return torch.stack([(part @ own).T for part, own in zip(x[:, 0], block, strict=True)])
+        return (x[0, 0] @ block[0]).T[None]
 
 
 class PlainWeight(Weight):
@@ -125,6 +126,7 @@ class PlainWeight(Weight):
     limbs = 2
 
     def _cut(self, rows: Tensor) -> Iterable[slice]:
+        _check_plain(rows)
         return _blocks_below(rows, _PLAIN)
 
     def _prepare(self, rows: Tensor) -> Tensor:
@@ -196,6 +198,12 @@ def _product(weight: Tensor, x: Tensor) -> Tensor:
     if limbs * rows > weight.shape[1]:
         return (weight @ flat.mT).view(groups, -1, limbs, rows).transpose(1, 2)
     return (flat @ weight.mT).view(groups, limbs, rows, -1).mT
+
+
+def _check_plain(weight: Tensor) -> None:
+    largest = max(-int(weight.min()), int(weight.max()))
+    if largest > _PLAIN:
+        raise EngineError(f"a weight of {largest} units is above {_PLAIN}: use fewer fractional bits")
 
 
 def _blocks_below(rows: Tensor, limit: int) -> Iterator[slice]:

@@ -91,13 +91,13 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
 
 
 def _precision(outcomes: Outcomes) -> str:
-    """What numbers the networks were trained in, where it is not what recipes have."""
-    runs = [outcome.run for job, outcome in outcomes.items() if outcome.run and job.method != TEACHER]
+    """How many networks were trained in fewer bits than recipes have."""
+    runs = [outcome.run for outcome in outcomes.values() if outcome.run]
     halves = sum(run.environment.get("precision") == "bf16-mixed" for run in runs)
     if not halves:
         return ""
-    which = "Methods" if halves == len(runs) else f"{halves} of {len(runs)} runs"
-    return f" {which} were trained in bfloat16 (`--precision bf16-mixed`); accuracy is that in float32."
+    said = f"{halves} of {len(runs)} runs were trained in bfloat16 (`--precision bf16-mixed`), the others in float32"
+    return f" {said}; accuracy is always that in float32."
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> str:

@@ -1,6 +1,7 @@
 """One run of a study, from its recipe to its outcome."""
 
 import json
+import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -54,9 +55,9 @@ def run(study: Study, job: Job, place: Place, reporter: Reporter) -> Outcome:
     """
     recipe = recipe_of(study, job)
     if job.method == TEACHER and place.teacher:
-        return _outcome(study, job, place.teacher, load_recipe(RunFolder(place.teacher).recipe), given=True)
+        return _outcome(study, job, place, place.teacher, load_recipe(RunFolder(place.teacher).recipe))
     if job.method == TEACHER:
-        return _outcome(study, job, _train_teacher(study, job, place, reporter), recipe)
+        return _outcome(study, job, place, _train_teacher(study, job, place, reporter), recipe)
     folder = place.work / job.name
     source = _teacher(study, job.data, place, reporter)
     teacher = checksum(load_recipe(RunFolder(source).recipe))
@@ -65,7 +66,7 @@ def run(study: Study, job: Job, place: Place, reporter: Reporter) -> Outcome:
         _fit(recipe, folder, place, reporter)
     except (BudgetError, UnsupportedModelError, RecipeError) as error:
         return _empty(study, job, recipe, teacher).model_copy(update={"refused": str(error)})
-    return _outcome(study, job, folder, recipe).model_copy(update={"teacher": teacher})
+    return _outcome(study, job, place, folder, recipe).model_copy(update={"teacher": teacher})
 
 
 def dry_run(study: Study, job: Job, place: Place) -> str | None:
@@ -89,6 +90,10 @@ def dry_run(study: Study, job: Job, place: Place) -> str | None:
 
 
 def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None:
+    begun = RunFolder(folder).environment
+    before = json.loads(begun.read_text(encoding="utf-8"))["precision"] if begun.exists() else place.precision
+    if before != place.precision:
+        raise CheckpointError(f"{folder} was begun with --precision {before}: give it again, or another --work")
     fit(
         recipe=recipe,
         out=folder,
@@ -132,7 +137,7 @@ def _train_teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> 
         for file in (folder.model, folder.recipe, folder.metrics, folder.result, folder.images):
             shutil.copy(file, whole)
         environment = json.loads(folder.environment.read_text(encoding="utf-8"))
-        named = environment | {"command": ["deepshare", "compare", "--study", study.name]}  # without anybody's paths
+        named = environment | {"command": _command(study, place)}  # without anybody's paths
         RunFolder(whole).environment.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
         if kept.exists():
             kept.rename(Path(temporary) / "before")
@@ -180,10 +185,15 @@ def _empty(study: Study, job: Job, recipe: Recipe, teacher: str) -> Outcome:
     )
 
 
-def _outcome(study: Study, job: Job, folder: Path, recipe: Recipe, *, given: bool = False) -> Outcome:
-    finished = record(folder)
+def _command(study: Study, place: Place) -> list[str]:
+    command = ["deepshare", "compare", "--study", study.name]
+    return command if place.precision == "32-true" else [*command, "--precision", place.precision]
+
+
+def _outcome(study: Study, job: Job, place: Place, folder: Path, recipe: Recipe) -> Outcome:
+    finished, given = record(folder), folder == place.teacher
     overrides = {key: value for key, value in finished.overrides.items() if value is not None and not is_path(key)}
-    command = finished.command if given else f"deepshare compare --study {study.name}"
+    command = finished.command if given else shlex.join(_command(study, place))
     network, size = load(folder), read_weights(RunFolder(folder).model)[1].input_size
     try:
         online = predict(network, size, study.engine).online
