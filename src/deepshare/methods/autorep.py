@@ -15,6 +15,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from deepshare.methods.base import Images, Method, swap
 from deepshare.methods.masked import GatedPolynomial, gated, keep_largest
+from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 
@@ -88,9 +89,9 @@ class ReplacedReLU(nn.Module):
         maps = x.reshape(x.shape[0], *self.mask.shape)
         if self.training:
             self._update(maps.detach())
-        square, linear, constant = (value.to(x.dtype) for value in (self.square, self.linear, self.constant))
+        square, linear, constant = (laid_out(value, maps) for value in (self.square, self.linear, self.constant))
         polynomial = (self.scale * square * maps + linear) * maps + constant
-        return torch.lerp(polynomial, F.relu(maps), self.indicate().to(x.dtype)).reshape(x.shape)
+        return torch.lerp(polynomial, F.relu(maps), laid_out(self.indicate(), maps)).reshape(x.shape)
 
     def indicate(self) -> Tensor:
         """The mask as numbers, through which gradients reach the indicator."""

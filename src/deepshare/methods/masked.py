@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
+from deepshare.sharing.activation import laid_out
 
 
 class GatedPolynomial(nn.Module):
@@ -69,13 +70,17 @@ class GatedPolynomial(nn.Module):
                 "give images of the size that the network was made for"
             )
         maps = x.reshape(x.shape[0], *self.mask.shape)
-        y = torch.where(self.mask, F.relu(maps), self._polynomial(maps)) if self.training else self._gathered(maps)
+        y = self._everywhere(maps) if self.training else self._gathered(maps)
         return y.reshape(x.shape)
+
+    def _everywhere(self, x: Tensor) -> Tensor:
+        # Between two numbers, at 0 or at 1: exact, and several times as fast as a choice, above all backward.
+        return torch.lerp(self._polynomial(x), F.relu(x), laid_out(self.mask, x))
 
     def _polynomial(self, x: Tensor) -> Tensor:
         if self.identity:
             return x
-        square, linear, constant = (value.to(x.dtype) for value in (self.square, self.linear, self.constant))
+        square, linear, constant = (laid_out(value, x) for value in (self.square, self.linear, self.constant))
         return (square * x + linear) * x + constant
 
     def _gathered(self, x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from deepshare.methods.base import Images, Method, swap
 from deepshare.methods.masked import GatedPolynomial, gated, keep_largest
+from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 
@@ -32,7 +33,8 @@ class MaskedReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply c ReLU(x) + (1 - c) x, which is x + c ReLU(-x)."""
-        return x + self.mask.view(x.shape[1:]) * F.relu(-x)
+        maps = x.reshape(x.shape[0], *self.mask.shape)
+        return torch.addcmul(maps, laid_out(self.mask, maps), F.relu(-maps)).reshape(x.shape)
 
 
 @dataclass

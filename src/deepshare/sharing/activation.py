@@ -71,13 +71,20 @@ def _by_product(x: Tensor, gates: Tensor, weight: Tensor, beta: Tensor) -> Tenso
     return x * scale.movedim(-1, 1)
 
 
-def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    """One value for each channel, in a shape that is broadcast to that of x."""
+def laid_out(values: Tensor, x: Tensor) -> Tensor:
+    """Values that are broadcast to an x of (N, C, H, W), of its dtype and in memory as x is.
+
+    Otherwise, where channels come last, every neuron would be read from far away; and where there are fewer channels
+    than a vector holds, one after the other: rows of maps are long enough.
+    """
     values = values.to(x.dtype)
-    if x.dim() == 4 and x.is_cpu and x.stride(1) == 1 and not torch.compiler.is_exporting():
-        # Channels come last, and there may be fewer of them than a vector holds: rows of maps are long enough.
-        return values.expand(x.shape[3], -1).contiguous().t()[:, None]
-    return values.view(-1, *[1] * (x.dim() - 2))
+    if x.stride(1) != 1 or len(values) != x.shape[1] or torch.compiler.is_exporting():
+        return values
+    return values.expand(-1, -1, x.shape[3]).permute(1, 2, 0).contiguous().permute(2, 0, 1)
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    return laid_out(values.view(-1, 1, 1), x) if x.dim() == 4 else values.to(x.dtype)
 
 
 def _spread(gates: Tensor, index: Tensor, x: Tensor) -> Tensor:
