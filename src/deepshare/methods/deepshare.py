@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from deepshare.methods.base import Images, Method
+from deepshare.methods.fitted import SAMPLES, fit, is_untrained
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import (
     freeze_pi,
@@ -26,7 +27,8 @@ class DeepShare(Method):
 
     Attributes:
         plan: Who shares with whom.
-        start: Start values of alpha and beta.
+        start: Start values of alpha and beta; fitted ones, which are not in the paper, come nearest to the ReLUs of a
+            trained network.
         sharpness: Of the soft gate, the paper's gamma.
         seed: Of the uniform start values.
         replicates: Whether there are replicate channels; without them the network is trimmed to its prototypes.
@@ -35,7 +37,7 @@ class DeepShare(Method):
     """
 
     plan: Plan
-    start: Literal["identity", "uniform"] = "identity"
+    start: Literal["identity", "uniform", "fitted"] = "identity"
     sharpness: float = 1.0
     seed: int = 0
     replicates: bool = True
@@ -43,7 +45,8 @@ class DeepShare(Method):
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Share the gates of a plain network."""
-        shared = share(model, self.plan, start=self.start, generator=torch.Generator().manual_seed(self.seed))
+        start: Literal["identity", "uniform"] = "uniform" if self.start == "uniform" else "identity"
+        shared = share(model, self.plan, start=start, generator=torch.Generator().manual_seed(self.seed))
         set_sharpness(shared, self.sharpness)
         if not self.replicates:
             trim(shared)
@@ -55,7 +58,10 @@ class DeepShare(Method):
             learn_pi(model)
 
     def begin(self, model: nn.Module, phase: str, images: Images) -> None:
-        """Where pi is learned, that begins with `gelu` and ends before the switch."""
+        """Where pi is learned, that begins with `gelu` and ends before the switch; fit what is not trained yet."""
+        if self.start == "fitted" and is_untrained(model):
+            self.start_epoch(model, phase, 0, 1)
+            fit(model, images(SAMPLES))
         if phase == "gelu":
             learn_pi(model)
         else:

@@ -121,7 +121,8 @@ class Training:
         if not self.phases[name].distill:
             return None
         teacher = self.teacher
-        if "gelu" in self.phases and name != "gelu":
+        itself = self.setting.recipe.distillation.after_gelu == "itself"
+        if itself and "gelu" in self.phases and name != "gelu":
             teacher = copy.deepcopy(self.model)
             self.method.form(teacher, "gelu")
             self.method.start_epoch(teacher, "gelu", 0, 1)

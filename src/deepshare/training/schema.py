@@ -22,6 +22,7 @@ from deepshare.training.sections import (
     Section,
     SENet,
     Spatial,
+    Start,
 )
 
 __all__ = ["PHASES", "RESULT_PHASES", "SHARING", "Budget", "Data", "Phase", "Recipe"]
@@ -74,14 +75,16 @@ class Recipe(Section):
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether a phase learns from the GELU network; after the GELU phase that phase's own network teaches."""
+        """Whether a phase learns from the GELU network; after the GELU phase that phase's own network may teach."""
         learners = ["plain"] * self.needs_plain + self._learners * (self.distillation.teacher == "gelu")
         return any(map(self._learns, learners))
 
     @property
     def _learners(self) -> list[str]:
         """The phases whose teacher is another network than the one that is trained."""
-        return ["pilot", "gelu"] if self.gelu else ["search", "finetune"]
+        if not self.gelu:
+            return ["search", "finetune"]
+        return ["pilot", "gelu", "switch", "finetune"][: None if self.distillation.after_gelu == "teacher" else 2]
 
     def _learns(self, phase: str) -> bool:
         return getattr(self, phase) is not None and self.distill_weight(phase) > 0
@@ -99,7 +102,7 @@ class Recipe(Section):
         return (phase.model if phase else None) or self.model
 
     @property
-    def start(self) -> Literal["identity", "uniform"]:
+    def start(self) -> Start:
         """How alpha and beta start: as the recipe says, or else so that trained weights keep their meaning."""
         trained = self.model.weights is not None or self.method.initial == "plain"
         return self.method.start or ("identity" if trained else FROM_SCRATCH)
@@ -195,6 +198,10 @@ class Recipe(Section):
         """What is wrong with options that go beyond the paper."""
         if self.method.switch_by == "sharpness" and not self.switch:
             return 'method.switch_by = "sharpness" needs [gelu] and [switch]: only soft gates become sharper'
+        if self.method.start == "fitted" and not (self.method.affine and self.method.initial == "plain"):
+            return 'method.start = "fitted" fits alpha and beta to a trained network: it needs method.initial = "plain"'
+        if self.distillation.after_gelu == "teacher" and not self.gelu:
+            return 'distillation.after_gelu = "teacher" needs [gelu]: without it the teacher is that of all phases'
         if self.method.mapping == "learned" and not self.gelu:
             return 'method.mapping = "learned" needs [gelu]: only soft gates can be chosen by their gradient'
         if self.method.mapping == "learned" and self.trimmed:

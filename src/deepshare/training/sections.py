@@ -116,6 +116,9 @@ class Budget(Section):
         return self.model_dump(include={"layer_sharing", "max_group", "patch", "first_site_only"})
 
 
+Start = Literal["identity", "uniform", "fitted"]
+
+
 class Method(Section):
     """What becomes of the ReLUs."""
 
@@ -123,7 +126,7 @@ class Method(Section):
         "deepshare", "relu", "trimmed", "snl", "autorep", "senet", "deepreduce", "spatial", "hybrenet", "delphi"
     ] = "deepshare"
     affine: bool = True
-    start: Literal["identity", "uniform"] | None = None  # of alpha and beta; None: see Recipe.start
+    start: Start | None = None  # of alpha and beta; None: see Recipe.start
     sharpness: Rate = 1.0
     switch_by: Literal["channels", "sharpness"] = "channels"  # what grows in [switch]: hard channels, or sharpness
     mapping: Literal["round-robin", "contiguous", "learned"] = "round-robin"
@@ -175,6 +178,7 @@ class Distillation(Section):
     weight: Weight = 1.0
     ce_weight: Weight = 1.0
     teacher: Literal["gelu", "plain"] = "gelu"  # the network with GELU, [teacher], or with ReLU, [plain]
+    after_gelu: Literal["itself", "teacher"] = "itself"  # [switch] and [finetune] learn from what [gelu] ended with
 
 
 class SNL(Section):

@@ -1,0 +1,65 @@
+"""Start values of alpha and beta with which shared gates come nearest to the ReLUs of a trained network.
+
+For every channel c they are the least squares of ReLU(x[c]) - x[c] (alpha[c] gate + beta[c]) over the neurons of some
+images, x and the gates being what they are in the network with all its ReLUs.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare.sharing.gates import GateCell, SharedReLU, shared_relus
+
+SAMPLES = 1024  # images
+BATCH = 128
+LEAST = 1e-6  # a gate that varies less than this share is always open or always shut: then beta does it alone
+
+
+def is_untrained(model: nn.Module) -> bool:
+    """Whether alpha and beta of all sites are as the identity leaves them."""
+    return all(bool((site.alpha == 1).all() and (site.beta == 0).all()) for site in shared_relus(model))
+
+
+@torch.no_grad()
+def fit(model: nn.Module, images: Tensor) -> None:
+    """Set alpha and beta of every site, for the gates that it has now; the weights are those of the plain network."""
+    sums: dict[SharedReLU, Tensor] = {}
+    gates: dict[GateCell, Tensor] = {}
+
+    def watch(site: SharedReLU, inputs: tuple[Tensor], _: Tensor) -> Tensor:
+        (x,) = inputs
+        if site.position == 0:
+            gates[site.cell] = site.gates_of(x)
+        sums[site] = sums.get(site, 0) + moments(x, gates[site.cell].index_select(1, site.pi))
+        return F.relu(x)
+
+    handles = [site.register_forward_hook(watch) for site in shared_relus(model)]
+    training = model.training
+    model.eval()
+    for batch in images.split(BATCH):
+        model(batch)
+    model.train(training)
+    for handle in handles:
+        handle.remove()
+    for site, found in sums.items():
+        alpha, beta = solve(found)
+        site.alpha.copy_(alpha)
+        site.beta.copy_(beta)
+
+
+def moments(x: Tensor, gate: Tensor) -> Tensor:
+    """For each channel the sums of w, w g, w g^2, w r and w g r: w is x^2, g the gate and r that of ReLU."""
+    g, r = gate.to(x.dtype), (x > 0).to(x.dtype)
+    w = x.square()
+    rest = [d for d in range(x.dim()) if d != 1]
+    return torch.stack([value.sum(rest, dtype=torch.float64) for value in (w, w * g, w * g * g, w * r, w * g * r)])
+
+
+def solve(found: Tensor) -> tuple[Tensor, Tensor]:
+    """Alpha and beta of least squares."""
+    w, wg, wgg, wr, wgr = found
+    varies = w * wgg - wg.square()
+    known = varies > LEAST * w.square()
+    alpha = torch.where(known, (w * wgr - wg * wr) / varies.where(known, torch.ones_like(varies)), 0.0)
+    beta = torch.where(w > 0, (wr - alpha * wg) / w.where(w > 0, torch.ones_like(w)), 0.0)
+    return alpha, beta
