@@ -66,7 +66,7 @@ def test_attention_maps_are_compared_by_direction() -> None:
     # Maps of mean squares over two channels: (5, 0) and (0, 2), at right angles; (5, 0) and (10, 0), alike
     one = torch.tensor([[1.0, 0.0], [3.0, 0.0]]).view(1, 2, 1, 2)
     two = torch.tensor([[0.0, 2.0], [0.0, 0.0]]).view(1, 2, 1, 2)
-    assert attention_distance(one, two).item() == pytest.approx(2.0)
+    assert attention_distance(one, two).item() == pytest.approx(1.0)  # (1 + 1) / 2 positions
     assert attention_distance(one, 1.5 * one).item() == pytest.approx(0.0)
 
 

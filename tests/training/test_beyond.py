@@ -196,6 +196,9 @@ def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
             "it needs [plain] or model.weights",
         ),
         ({"method.switch_by": "patience"}, "method.switch_by"),
+        ({"method.start": "fitted"}, 'it needs method.initial = "plain"'),
+        ({"method.start": "fitted", "method.initial": "plain", "method.affine": False}, "fits alpha and beta"),
+        ({"distillation.after_gelu": "teacher", "gelu": None, "switch": None}, "needs [gelu]"),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides: dict[str, object], message: str) -> None:

@@ -12,7 +12,7 @@ from deepshare.sharing.gates import GateCell, SharedReLU, shared_relus
 
 SAMPLES = 1024  # images
 BATCH = 128
-LEAST = 1e-6  # a gate that varies less than this share is always open or always shut: then beta does it alone
+LEAST = 1e-10  # a gate that varies less than this share is always open or always shut: then beta does it alone
 
 
 def is_untrained(model: nn.Module) -> bool:

@@ -76,9 +76,9 @@ def largest(scores: Tensor, count: int) -> Tensor:
 
 
 def attention_distance(output: Tensor, target: Tensor) -> Tensor:
-    """The squared distance between two normed attention maps, mean_c y^2, averaged over the images."""
-    one, two = (F.normalize((y**2).flatten(2).mean(1), dim=1) for y in (output, target))
-    return (one - two).square().sum(1).mean()
+    """The mean square difference between two normed attention maps, mean_c y^2, over all positions and images."""
+    one, two = (F.normalize(y.float().square().mean(1).flatten(1), dim=1) for y in (output, target))
+    return (one - two).square().mean()
 
 
 @dataclass
