@@ -43,6 +43,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "leader": {"budget.leader": "data"},
     "annealed": {"method.switch_by": "sharpness"},
     "sensitivity": PILOT,
+    "fitted": {"method.start": "fitted", "method.initial": "plain"},
+    "taught": {"distillation.after_gelu": "teacher"},
     "all": {"method.mapping": "learned", "budget.leader": "data", "method.switch_by": "sharpness", **PILOT},
 }
 
@@ -151,6 +153,15 @@ def test_the_pilot_is_gone_on_with_under_the_plan_that_it_led_to(finished: tuple
     assert record(folder).epochs["pilot"] == 1
     seconds = sum(line["seconds"] for line in lines(folder) + lines(folder / "pilot"))
     assert record(folder).seconds == pytest.approx(seconds, abs=0.06)
+
+
+def test_who_teaches_after_the_gelu_phase(tmp_path: Path) -> None:
+    for name in ("", "taught"):
+        fit(recipe=recipe(name), out=tmp_path / f"run{name}")
+    itself, taught = lines(tmp_path / "run"), lines(tmp_path / "runtaught")
+    losses = [[(line["phase"], line["loss"]) for line in run] for run in (itself, taught)]
+    assert losses[0][:2] == losses[1][:2]
+    assert all(own != other for own, other in zip(losses[0][2:], losses[1][2:], strict=True))
 
 
 def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
