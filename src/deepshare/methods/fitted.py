@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from deepshare.sharing.gates import GateCell, SharedReLU, shared_relus
 
 SAMPLES = 1024  # images
-BATCH = 128
-LEAST = 1e-10  # a gate that varies less than this share is always open or always shut: then beta does it alone
+BATCH = 32
+LEAST = 1e-4  # a gate that varies less than this share is always open or always shut: then beta does it alone
 
 
 def is_untrained(model: nn.Module) -> bool:
@@ -30,7 +30,8 @@ def fit(model: nn.Module, images: Tensor) -> None:
         (x,) = inputs
         if site.position == 0:
             gates[site.cell] = site.gates_of(x)
-        sums[site] = sums.get(site, 0) + moments(x, gates[site.cell].index_select(1, site.pi))
+        gate = gates[site.cell].index_select(1, site.pi)
+        sums[site] = sums.get(site, 0) + moments(x, gate.reshape(x.shape))  # (N, C) follows a 1x1 map
         return F.relu(x)
 
     handles = [site.register_forward_hook(watch) for site in shared_relus(model)]
@@ -49,10 +50,10 @@ def fit(model: nn.Module, images: Tensor) -> None:
 
 def moments(x: Tensor, gate: Tensor) -> Tensor:
     """For each channel the sums of w, w g, w g^2, w r and w g r: w is x^2, g the gate and r that of ReLU."""
-    g, r = gate.to(x.dtype), (x > 0).to(x.dtype)
-    w = x.square()
+    g, r = gate.double(), (x > 0).double()
+    w = x.double().square()
     rest = [d for d in range(x.dim()) if d != 1]
-    return torch.stack([value.sum(rest, dtype=torch.float64) for value in (w, w * g, w * g * g, w * r, w * g * r)])
+    return torch.stack([value.sum(rest) for value in (w, w * g, w * g * g, w * r, w * g * r)])
 
 
 def solve(found: Tensor) -> tuple[Tensor, Tensor]:

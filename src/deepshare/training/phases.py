@@ -30,7 +30,7 @@ class Training:
         phases: What it goes through, in order; the `distill` of each is the weight of its teacher.
         folder: Where everything is saved; it must have been begun.
         label: What its weights are.
-        teacher: Whom the phases learn from; those after `gelu` learn from the network at the end of that phase.
+        teacher: Whom the phases learn from; those after `gelu` may learn from the network at its end.
     """
 
     def __init__(
