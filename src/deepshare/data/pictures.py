@@ -89,7 +89,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
         with Image.open(path) as picture:
             yield picture
     except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: give another path, or fetch the data set again") from error
+        raise DataError(f"{path}: is missing: look at the path, or fetch the data set again") from error
     # Pillow answers damage with an OSError, a SyntaxError or a ValueError, depending on the format.
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: damaged or no image ({error}): fetch it again") from error
