@@ -44,6 +44,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "annealed": {"method.switch_by": "sharpness"},
     "sensitivity": PILOT,
     "fitted": {"method.start": "fitted", "method.initial": "plain"},
+    "squares": {"method.square": True, "method.fade": 2, "method.start": "fitted", "method.initial": "plain"},
     "taught": {"distillation.after_gelu": "teacher"},
     "all": {"method.mapping": "learned", "budget.leader": "data", "method.switch_by": "sharpness", **PILOT},
 }
@@ -86,7 +87,7 @@ def test_the_network_is_rebuilt_from_the_folder_alone(finished: tuple[str, Path]
     assert torch.equal(load(folder)(images), again(images))
 
 
-@pytest.mark.parametrize("finished", ["learned pi", "all"], indirect=True)
+@pytest.mark.parametrize("finished", ["learned pi", "squares", "all"], indirect=True)
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     finished: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,12 @@ def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
             "it needs [plain] or model.weights",
         ),
         ({"method.switch_by": "patience"}, "method.switch_by"),
+        ({"method.fade": 1}, "needs method.square = true"),
+        ({"method.fade": 3, "method.square": True}, "a number of epochs of [gelu], at most all"),
+        (
+            {"method.square": True, "method.name": "trimmed", "method.affine": False, "budget.layer_sharing": False},
+            "is for the method deepshare",
+        ),
         ({"method.start": "fitted"}, 'it needs method.initial = "plain"'),
         ({"method.start": "fitted", "method.initial": "plain", "method.affine": False}, "fits alpha and beta"),
         ({"distillation.after_gelu": "teacher", "gelu": None, "switch": None}, "needs [gelu]"),

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from deepshare.methods.base import Images, Method
+from deepshare.methods.curved import curve, curved_relus, own_share
 from deepshare.methods.fitted import SAMPLES, fit, is_untrained
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import (
@@ -34,6 +35,8 @@ class DeepShare(Method):
         replicates: Whether there are replicate channels; without them the network is trimmed to its prototypes.
         switch_by: Whether channel after channel gets the hard gate, or all soft gates become sharper until they are
             hard, which is not in the paper.
+        square: Whether every site has a square beside its gates, which is not in the paper.
+        fade: Epochs of the GELU phase in which a site's own ReLU fades, if there is a square.
     """
 
     plan: Plan
@@ -42,6 +45,8 @@ class DeepShare(Method):
     seed: int = 0
     replicates: bool = True
     switch_by: Literal["channels", "sharpness"] = "channels"
+    square: bool = False
+    fade: int = 0
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Share the gates of a plain network."""
@@ -50,6 +55,8 @@ class DeepShare(Method):
         set_sharpness(shared, self.sharpness)
         if not self.replicates:
             trim(shared)
+        if self.square:
+            curve(shared)
         return shared
 
     def form(self, model: nn.Module, phase: str) -> None:
@@ -76,12 +83,16 @@ class DeepShare(Method):
         else:
             set_progress(model, float(progress == 1))
             set_sharpness(model, sharpened(self.sharpness, progress))
+        for site in curved_relus(model):
+            site.own = own_share(epoch, self.fade) if phase == "gelu" else 0.0
 
     def measures(self, model: nn.Module) -> dict[str, float]:
         """The share of channels with a hard gate, how sharp the others are and the share that moved, if they change."""
         found = {"hard_share": hard_share(model)}
         if self.switch_by == "sharpness" and found["hard_share"] < 1:
             found["sharpness"] = next(shared_relus(model)).sharpness
+        if self.fade:
+            found["own_relu"] = next(curved_relus(model)).own
         moved = moved_share(model)
         return found if moved is None else {**found, "moved": moved}
 

@@ -1,6 +1,7 @@
 """A run folder made ready to be served."""
 
 import json
+from collections.abc import Container
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -41,16 +42,25 @@ def check_plan(program: Program, plan: Plan) -> None:
         PlanMismatchError: Names the first difference.
     """
     activations = [op for op in program.operations if isinstance(op, SharedActivation)]
-    leaders = {op.name: program.operations[op.leader] for op in activations}
-    served = {op.name: (leaders[op.name].name, op.prototypes, leaders[op.name].comparisons) for op in activations}
+    leaders = [program.operations[op.leader] for op in activations]
     planned = {
         site.name: (group.leader.name, group.prototypes, group.gates) for group in plan.groups for site in group.gated
+    }
+    served = {
+        _site(op.name, planned): (_site(leader.name, planned), op.prototypes, leader.comparisons)
+        for op, leader in zip(activations, leaders, strict=True)
     }
     differing = sorted(name for name in served.keys() | planned.keys() if served.get(name) != planned.get(name))
     if differing:
         raise PlanMismatchError(
             f"the server shares the gates of {differing[0]} otherwise than the plan: nothing was sent"
         )
+
+
+def _site(name: str, sites: Container[str]) -> str:
+    """The site of an activation, which may be within the module that stands there."""
+    outer = name.removesuffix(".activation")
+    return name if name in sites or outer == name else _site(outer, sites)
 
 
 def about_images(folder: Path) -> About:

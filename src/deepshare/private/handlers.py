@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
+from deepshare.methods.curved import Square
 from deepshare.methods.masked import GatedPolynomial
 from deepshare.methods.patches import PatchReLU
 from deepshare.methods.snl import MaskedReLU
@@ -283,7 +284,7 @@ CURES = {
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one operation as a whole."""
-    return isinstance(module, GateModule | MaskedReLU | GatedPolynomial)
+    return isinstance(module, GateModule | MaskedReLU | GatedPolynomial | Square)
 
 
 def activation(module: nn.Module, call: Call, leaders: dict[GateCell, int], number: int) -> Operation:
@@ -304,6 +305,8 @@ def activation(module: nn.Module, call: Call, leaders: dict[GateCell, int], numb
             return GatedActivation(call.name, call.inputs, call.shape, module.mask.bool().reshape(call.shape))
         case GatedPolynomial():
             return _polynomial(module, call)
+        case Square():
+            return _square(module, call)
         case PatchReLU():
             return _patched(module, call)
     raise call.refuse(f"{type(module).__name__}, which no engine knows", "take a method of deepshare's own")
@@ -348,3 +351,9 @@ def _polynomial(module: GatedPolynomial, call: Call) -> Operation:
     if bool((square == 0).all() and (linear == 1).all() and (constant == 0).all()):
         return GatedActivation(call.name, call.inputs, call.shape, mask)
     return GatedActivation(call.name, call.inputs, call.shape, mask, square, linear, constant)
+
+
+def _square(module: Square, call: Call) -> Operation:
+    factor = module.factor().detach().double().view(-1, *[1] * (len(call.shape) - 1))
+    mask, zero = torch.zeros(call.shape, dtype=torch.bool), torch.zeros_like(factor)
+    return GatedActivation(call.name, call.inputs, call.shape, mask, factor, zero, zero)

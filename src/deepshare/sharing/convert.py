@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError, UnsupportedModelError
-from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
+from deepshare.sharing.gates import Around, GateCell, GateModule, SharedReLU
 from deepshare.sharing.observe import copy_of, like, observe
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import Place, Site, Sites, find_sites
@@ -140,12 +140,8 @@ def _within(path: str, names: Iterable[str]) -> bool:
     return any(path == name or path.startswith(name + ".") for name in names)
 
 
-class Overwrite(nn.Module):
+class Overwrite(Around):
     """An activation in the place of an in-place ReLU whose input is read again: it writes its result over its input."""
-
-    def __init__(self, activation: nn.Module) -> None:
-        super().__init__()
-        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         """Activate a copy, which autograd may keep, and write over the original."""

@@ -90,6 +90,14 @@ class GateModule(nn.Module):
     """A module whose own comparisons are gates; `count_gates` counts them where they happen."""
 
 
+class Around(nn.Module):
+    """A module that stands at a site and has the site's activation within it."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+
 class SharedReLU(GateModule):
     """One activation site with shared gates; the drop-in for a ReLU.
 
@@ -267,6 +275,17 @@ def hard_channels(channels: int, progress: float) -> int:
 def shared_relus(model: nn.Module) -> Iterator[SharedReLU]:
     """All sites with shared gates in a model."""
     return (m for m in model.modules() if isinstance(m, SharedReLU))
+
+
+def by_site(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """All modules by name, activations by the names of their sites."""
+    sites: dict[nn.Module, str] = {}
+    for path, module in model.named_modules():
+        name = sites.get(module, path)
+        if isinstance(module, Around):
+            sites[module.activation] = name
+        else:
+            yield name, module
 
 
 def set_progress(model: nn.Module, progress: float) -> None:

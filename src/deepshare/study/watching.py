@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
 from deepshare.sharing.activation import hard_gate
-from deepshare.sharing.convert import Overwrite, replace_sites
-from deepshare.sharing.gates import SharedReLU
+from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.observe import like
 from deepshare.sharing.plan import group_sites
 from deepshare.sharing.sites import Site, find_sites
@@ -78,10 +78,7 @@ def watch(model: nn.Module, input_size: Sequence[int]) -> Watched:
 
 def activations(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The activations with shared gates, or with GELU, by the names of their sites."""
-    wrapped = {id(module.activation): name for name, module in model.named_modules() if isinstance(module, Overwrite)}
-    for name, module in model.named_modules():
-        if isinstance(module, SharedReLU | nn.GELU):
-            yield wrapped.get(id(module), name), module
+    return ((name, module) for name, module in by_site(model) if isinstance(module, SharedReLU | nn.GELU))
 
 
 def _measure(model: nn.Module, modules: dict[str, nn.Module], input_size: Sequence[int]) -> list[Site]:

@@ -15,6 +15,7 @@ from deepshare.data.about import About
 from deepshare.data.seeds import seed_of
 from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError, UnsupportedModelError, reason
 from deepshare.methods.base import Method
+from deepshare.methods.curved import curve, curved_relus
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
@@ -123,6 +124,8 @@ class Fitting:
 
     def _plan(self, base: nn.Module) -> Plan:
         if self.given is not None and is_shared(self.given):
+            if not self.recipe.method.square and any(True for _ in curved_relus(self.given)):
+                raise RecipeError("the network has squares beside its shared gates: set method.square = true")
             return plan_of(self.given, self.input_size)
         self._together(lambda: self._planned(base, None))  # a budget that cannot be met is refused before training
         leaders = self._leaders(base)
@@ -154,7 +157,16 @@ class Fitting:
         replicates = not self.recipe.trimmed
         # Nobody says whether a network that was given is trained; from a trained one only this start is right.
         start = settings.start or ("identity" if self.given is not None else self.recipe.start)
-        return DeepShare(planned, start, settings.sharpness, seed, replicates, settings.switch_by)
+        return DeepShare(
+            planned,
+            start,
+            settings.sharpness,
+            seed,
+            replicates,
+            settings.switch_by,
+            settings.square,
+            settings.fade,
+        )
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:
         budget, method = self._budget(), self.recipe.method
@@ -235,6 +247,8 @@ class Fitting:
         teacher = self._teacher()
         if self.given is not None and is_shared(self.given):
             network = copy.deepcopy(self.given)
+            if self.recipe.method.square:
+                curve(network)
         else:
             network = method.convert(self._start())
             if self.recipe.pilot:

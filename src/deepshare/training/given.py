@@ -7,7 +7,8 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from deepshare.sharing.gates import SharedReLU, shared_relus
+from deepshare.methods.curved import CurvedReLU, curved_relus
+from deepshare.sharing.gates import SharedReLU, by_site, shared_relus
 from deepshare.sharing.plan import Group, Plan
 from deepshare.sharing.sites import Site
 
@@ -20,8 +21,10 @@ def is_shared(model: nn.Module) -> bool:
 def unshared(model: nn.Module) -> nn.Module:
     """Make a copy with plain ReLUs; a plain network is copied as it is."""
     plain = copy.deepcopy(model)
-    for name in dict(_shared(model)):
-        plain.set_submodule(name, nn.ReLU())
+    curved = {site.activation for site in curved_relus(model)}
+    for path, module in model.named_modules():
+        if isinstance(module, CurvedReLU | SharedReLU) and module not in curved:
+            plain.set_submodule(path, nn.ReLU())
     return plain
 
 
@@ -30,15 +33,15 @@ def plan_of(model: nn.Module, input_size: Sequence[int]) -> Plan:
     shapes: dict[str, tuple[int, ...]] = {}
     twin = copy.deepcopy(model).to("meta").eval()
 
-    def note(name: str) -> None:
+    def note(name: str, site: SharedReLU) -> None:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             shapes[name] = tuple(output.shape[1:])
 
-        twin.get_submodule(name).register_forward_hook(hook)
+        site.register_forward_hook(hook)
 
-    sites = dict(_shared(model))
-    for name in sites:
-        note(name)
+    sites = _shared(model)
+    for name, site in _shared(twin).items():
+        note(name, site)
     with torch.no_grad():
         twin(torch.zeros(1, *input_size, device="meta"))
     groups = [
@@ -50,10 +53,10 @@ def plan_of(model: nn.Module, input_size: Sequence[int]) -> Plan:
     return Plan(tuple(input_size), gates, tuple(groups), first.mapping, isinstance(first.alpha, nn.Parameter))
 
 
-def _shared(model: nn.Module) -> list[tuple[str, SharedReLU]]:
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, SharedReLU)]
+def _shared(model: nn.Module) -> dict[str, SharedReLU]:
+    return {name: module for name, module in by_site(model) if isinstance(module, SharedReLU)}
 
 
 def _site(name: str, shape: tuple[int, ...]) -> Site:
     height, width = shape[1:] if len(shape) == 3 else (1, 1)
-    return Site(name.removesuffix(".activation"), shape[0], height, width, "module", name.rpartition(".")[0])
+    return Site(name, shape[0], height, width, "module", name.rpartition(".")[0])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from deepshare import zoo
 from deepshare.data.seeds import seed_of
 from deepshare.errors import CheckpointError
+from deepshare.methods.curved import curve
 from deepshare.methods.deepshare import trim
 from deepshare.sharing.convert import relu6_to_relu, replace_sites, share
 from deepshare.sharing.plan import Plan
@@ -182,6 +183,8 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
         network = finished_form(recipe, base, label.input_size)
     elif recipe.trimmed:
         trim(network)
+    elif label.network == "shared" and recipe.method.square:
+        curve(network)
     fill(network, tensors, path)
     return network.eval()
 

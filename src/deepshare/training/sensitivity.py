@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepshare.sharing.convert import Overwrite
-from deepshare.sharing.gates import SharedReLU
+from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.plan import Group, Plan
 
 SAMPLES = 2048  # training images that the loss is measured on
@@ -86,8 +85,7 @@ def _mean_gates(network: nn.Module, plan: Plan) -> "Iterator[Callable[[], Mappin
 
 
 def _activation(network: nn.Module, name: str) -> SharedReLU:
-    module = network.get_submodule(name)
-    found = module.activation if isinstance(module, Overwrite) else module
+    found = dict(by_site(network))[name]
     if not isinstance(found, SharedReLU):
         raise TypeError(f"{name} has no shared gates")
     return found

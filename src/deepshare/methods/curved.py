@@ -1,0 +1,77 @@
+"""Shared gates with a square beside them, which is not in the paper: y = x (alpha gate + beta) + SCALE square x^2.
+
+A square costs a product of the private value with itself and no comparison. It bends what few gates leave straight, as
+AutoReP's quadratics do. Starting from a trained network, a site fades from its own ReLU to this.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepshare.sharing.activation import laid_out
+from deepshare.sharing.gates import Around, SharedReLU
+
+SCALE = 0.1  # as AutoReP's: an optimiser's step moves the square a tenth as far as alpha and beta
+
+
+class Square(nn.Module):
+    """SCALE square[c] x^2; the squares start at 0."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.square = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Square x of shape (N, C) or (N, C, H, W)."""
+        factor = self.factor()
+        return x * x * (laid_out(factor.view(-1, 1, 1), x) if x.dim() == 4 else factor.to(x.dtype))
+
+    def factor(self) -> Tensor:
+        """What the square of each channel is multiplied by."""
+        return SCALE * self.square
+
+
+class CurvedReLU(Around):
+    """One activation site: shared gates and a square.
+
+    Attributes:
+        own: The share of the site's own ReLU that is left; 0 but for training.
+    """
+
+    activation: SharedReLU
+
+    def __init__(self, activation: SharedReLU) -> None:
+        super().__init__(activation)
+        self.curve = Square(activation.channels)
+        self.own = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Activate x."""
+        y = self.activation(x) + self.curve(x)
+        return torch.lerp(y, F.relu(x), self.own) if self.own else y
+
+
+def curve(model: nn.Module) -> None:
+    """Give every site of a shared network its square, if it has none."""
+    curved = {site.activation for site in curved_relus(model)}
+    for name, module in list(model.named_modules()):
+        if isinstance(module, SharedReLU) and module not in curved:
+            model.set_submodule(name, CurvedReLU(module).to(module.alpha).train(module.training))
+
+
+def curved_relus(model: nn.Module) -> Iterator[CurvedReLU]:
+    """All sites with a square in a model."""
+    return (module for module in model.modules() if isinstance(module, CurvedReLU))
+
+
+def own_share(epoch: int, epochs: int) -> float:
+    """The share of its own ReLU that a site has in an epoch, counted from 0, when it is to be gone in so many.
+
+    The steps become smaller: the last bit of a ReLU is missed most.
+
+    >>> [round(own_share(epoch, 4), 4) for epoch in range(6)]
+    [0.5625, 0.25, 0.0625, 0.0, 0.0, 0.0]
+    """
+    return max(0.0, 1 - (epoch + 1) / epochs) ** 2 if epochs else 0.0
