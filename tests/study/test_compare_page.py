@@ -83,7 +83,12 @@ def test_the_papers_order_stands_beside_ours(small: Study) -> None:
     scores = {"deepshare": 50.0, "autorep": 51.0, "snl": 40.0, "senet": 45.0, "deepshare-started": 60.0}
     made = [finished(small, Job(method, "subset", 12288), score) for method, score in scores.items()]
     made += [finished(small, Job("deepshare", "subset", 1536), 30.0), finished(small, Job("snl", "subset", 1536), 35.0)]
-    runs = [outcome.run.model_copy(update={"neurons": 122_880}) for outcome in made if outcome.run]
+    made.append(narrow := finished(small, Job("deepreduce", "subset", 12288), 70.0))
+    runs = [
+        outcome.run.model_copy(update={"neurons": 61_440 if outcome is narrow else 122_880})
+        for outcome in made
+        if outcome.run
+    ]
     outcomes = {o.job: o.model_copy(update={"run": run}) for o, run in zip(made, runs, strict=True)}
     # At 1.25% the paper has no SNL, so that there is no pair; at 10% all but the pair that we have the other way round.
     assert orders(small, comparable(small, outcomes)) == [
@@ -125,7 +130,7 @@ def test_images_are_never_mixed_in_a_table(small: Study, known: dict[Job, Outcom
     assert [row.test.mean for row in rows(small, known, "full")] == [75.0, 70.0]
     text = as_text(small, known)
     assert text.index("20,000 training images") < text.index("All 45,000 training images") < text.index("Ablations at")
-    assert progress(small, {}).startswith("0 of 55 runs are finished. Chosen when these are finished: ")
+    assert progress(small, {}).startswith("0 of 62 runs are finished. Chosen when these are finished: ")
 
 
 def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_path: Path) -> None:
@@ -152,4 +157,4 @@ def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_pat
 def test_a_page_without_results(small: Study, tmp_path: Path) -> None:
     save(small, {}, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["README.md"]
-    assert "0 of 55 runs are finished" in (tmp_path / "README.md").read_text()
+    assert "0 of 62 runs are finished" in (tmp_path / "README.md").read_text()

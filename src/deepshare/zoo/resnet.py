@@ -87,7 +87,12 @@ def resnet18(
 
 
 def hybrenet(
-    classes: int = 100, *, scales: tuple[int, int, int] = (5, 5, 3), width: int = 16, channels: int = 3
+    classes: int = 100,
+    *,
+    scales: tuple[int, int, int] = (5, 5, 3),
+    width: int = 16,
+    channels: int = 3,
+    stem_stride: int = 1,
 ) -> ResNet:
     """Build a HybReNet, with random weights: a ResNet-18 whose stages widen by other factors than 2.
 
@@ -98,6 +103,7 @@ def hybrenet(
         scales: How many times as wide as the stage before the second, third and fourth are.
         width: Channels of the first stage.
         channels: Channels of the image.
+        stem_stride: Stride of the stem; 2 leaves a quarter of the ReLUs.
 
     Raises:
         ModelNameError: If a number is below one.
@@ -106,9 +112,9 @@ def hybrenet(
     1200
     """
     second, third, fourth = scales
-    check_counts("hybrenet", classes=classes, width=width, channels=channels)
+    check_counts("hybrenet", classes=classes, width=width, channels=channels, stem_stride=stem_stride)
     widths = (width, width * second, width * second * third, width * second * third * fourth)
-    return ResNet(BLOCKS[18], classes, widths, channels)
+    return ResNet(BLOCKS[18], classes, widths, channels, stem_stride)
 
 
 def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:

@@ -57,7 +57,7 @@ def orders(study: Study, found: Sequence[Row]) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = []
     for budget in sorted({row.budget for row in found if row.budget}):
         named = {study.methods[row.method].paper: row for row in found if row.budget == budget}
-        share = budget / named[next(iter(named))].runs[0].neurons
+        share = budget / max(row.runs[0].neurons for row in found)  # some methods have narrower networks
         near = [
             row for row in theirs.rows if row.method in named and _is_near(share, row.gates / theirs.baseline.gates)
         ]
