@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from deepshare.errors import BudgetError, RecipeError, UnsupportedModelError
+from deepshare.private.infer import infer
 from deepshare.sharing.convert import count_gates
+from deepshare.sharing.onnx import export_onnx
 from deepshare.training.fit import fit
 from deepshare.training.networks import load
 from deepshare.training.recipe import Recipe, load_recipe
@@ -52,6 +54,7 @@ def recipe(name: str, **overrides: object) -> Recipe:
         ("autorep", {"gelu": PHASE}, 'method "autorep" has no soft gates: no [gelu], no [switch]'),
         ("senet", {"distillation.teacher": "gelu"}, 'set distillation.teacher = "plain"'),
         ("senet", {"distillation.weight": 0}, 'set distillation.teacher = "plain"'),
+        ("senet", {"finetune.distill": 0}, "no weight of distillation to 0"),
         ("deepreduce", {"budget": None}, 'method "deepreduce" needs [budget]'),
         ("snl", {"plain": None}, 'method.initial = "plain" needs [plain] or model.weights'),
         ("snl", {"plain": None, "method.initial": "model"}, 'distillation.teacher = "plain" needs [plain]'),
@@ -107,6 +110,14 @@ def test_the_network_is_rebuilt_from_the_folder_alone(finished: tuple[str, Path]
     images = torch.randn(4, *SIZE)
     again = fit(recipe=recipe(name), out=folder, resume=True)
     assert torch.equal(load(folder)(images), again(images))
+
+
+def test_the_network_is_exported_and_runs_privately(finished: tuple[str, Path], tmp_path: Path) -> None:
+    name, folder = finished
+    network, images = load(folder), torch.randn(2, *SIZE)
+    export_onnx(network, tmp_path / "network.onnx", SIZE)  # which counts the comparisons in the graph
+    result = infer(network, images, "crypten" if name in ("autorep", "delphi") else "gateshare")
+    assert torch.allclose(result.logits.float(), network(images), atol=2**-5)
 
 
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(finished: tuple[str, Path], tmp_path: Path) -> None:

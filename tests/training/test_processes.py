@@ -15,24 +15,25 @@ from tests.training import two_processes
 ROOT = Path(__file__).parents[2]
 
 
-def torchrun(out: Path, epochs: int) -> None:
+def torchrun(out: Path, epochs: int, method: str) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    script = [str(ROOT / "tests/training/two_processes.py"), str(out), str(epochs)]
+    script = [str(ROOT / "tests/training/two_processes.py"), str(out), str(epochs), method]
     done = subprocess.run([*command, *script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_two_processes_give_the_gradients_of_one(tmp_path: Path) -> None:
-    # One batch of 32 images in each phase, shared out as 16 and 16: the steps are the gradients of four losses.
-    two_processes.main(tmp_path / "one", 1)
-    torchrun(tmp_path / "two", 1)
-    for folder in ("teacher", ""):
+@pytest.mark.parametrize(("method", "teacher"), [("deepshare", "teacher"), ("autorep", "plain"), ("senet", "plain")])
+def test_two_processes_give_the_gradients_of_one(method: str, teacher: str, tmp_path: Path) -> None:
+    # One batch of 32 images in each phase, shared out as 16 and 16: the steps are the gradients of its losses.
+    two_processes.main(tmp_path / "one", 1, method)
+    torchrun(tmp_path / "two", 1, method)
+    for folder in (teacher, ""):
         alone, _ = read_weights(tmp_path / "one" / folder / "model.safetensors")
         both, _ = read_weights(tmp_path / "two" / folder / "model.safetensors")
         assert alone.keys() == both.keys()
         for key, value in alone.items():
-            assert torch.allclose(value, both[key], rtol=0, atol=1e-6), (folder, key)
+            assert torch.allclose(value.float(), both[key].float(), rtol=0, atol=1e-6), (folder, key)
     start = two_processes.Small()
     assert not torch.allclose(alone["conv1.weight"], start.conv1.weight, rtol=0, atol=1e-3)
     records = [(tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("one", "two")]

@@ -37,15 +37,30 @@ class Small(nn.Module):
         return self.fc(self.act2(self.norm2(self.conv2(x))).mean((2, 3)))
 
 
-def main(out: Path, epochs: int) -> None:
+METHODS: dict[str, dict[str, object]] = {
+    "deepshare": {"plain": None, **dict.fromkeys(("teacher", "gelu", "switch", "finetune"), PHASE)},
+    **{
+        name: {
+            "method": {"name": name, "initial": "plain"},
+            "distillation.teacher": "plain",
+            "budget.allocate": "uniform",
+            **dict.fromkeys(("teacher", "gelu", "switch")),
+            **dict.fromkeys(("plain", "search", "finetune"), PHASE),
+        }
+        for name in ("autorep", "senet")
+    },
+}
+
+
+def main(out: Path, epochs: int, method: str = "deepshare") -> None:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(64, 2, 6, 6, generator=generator), torch.arange(64) % 10)
     torch.manual_seed(3)
-    phases = {name: {**PHASE, "epochs": epochs} for name in ("teacher", "gelu", "switch", "finetune")}
-    recipe = load_recipe("digits", {"data.validation": 32, "budget.gates": 144, "plain": None, **phases})
+    changes = {key: {**value, "epochs": epochs} if value is PHASE else value for key, value in METHODS[method].items()}
+    recipe = load_recipe("digits", {"data.validation": 32, "budget.gates": 144, **changes})
     fit(Small(), recipe=recipe, data=data, out=out, hardware=Hardware(accelerator="cpu"))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from deepshare.methods.base import Images, Method, swap
+from deepshare.methods.base import Images, Method, over_processes, swap
 from deepshare.methods.masked import GatedPolynomial, gated, keep_largest
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
@@ -104,6 +104,8 @@ class ReplacedReLU(nn.Module):
         if step >= self.fit_steps:
             return
         variance, mean = torch.var_mean(x.float(), (0, 2, 3), correction=0)
+        mean, square = over_processes(torch.stack([mean, variance + mean.square()]))
+        variance = square - mean.square()
         self.mean.lerp_(mean, MEMORY if step else 1.0)
         self.variance.lerp_(variance, MEMORY if step else 1.0)
         self.steps += 1

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 T = TypeVar("T", bound=nn.Module)
 Images = Callable[[int], Tensor]  # gives so many prepared training images, or all if there are fewer
@@ -62,6 +62,15 @@ class Method:
 
     def restore(self, state: Mapping[str, float]) -> None:
         """Continue from what `state` gave."""
+
+
+def over_processes(values: Tensor) -> Tensor:
+    """The mean of some values over all processes that train together."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return values
+    total = values.clone()
+    distributed.all_reduce(total)
+    return total / distributed.get_world_size()
 
 
 def swap(model: nn.Module, kind: type[T], make: Callable[[T], nn.Module]) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.methods.base import Method
+from deepshare.methods.base import Method, over_processes
 from deepshare.methods.masked import GatedPolynomial
 from deepshare.sharing import budget
 from deepshare.sharing.convert import replace_sites
@@ -44,7 +44,8 @@ class WatchedReLU(GatedPolynomial):
         """Remember what the teacher gave for the same images, and add up the differences."""
         self.target = target
         if self.output is not None:
-            self.difference += (self.output.detach() - target).abs().sum(0).view_as(self.difference)
+            differences = (self.output.detach() - target).abs().sum(0)
+            self.difference += over_processes(differences).view_as(self.difference)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "output": None, "target": None}

@@ -164,9 +164,9 @@ class Recipe(Section):
             wanted = "[search] and [finetune]" if name in SEARCHING else "[finetune]"
             return f'method "{name}" needs {wanted}'
         alike = self.distillation.teacher == "plain" and not (self.plain and self.plain.model)
-        learns = self.search is None or self._learns("search")
-        if name == "senet" and not (alike and learns):
-            return 'method "senet" compares with the network that it starts from: set distillation.teacher = "plain"'
+        if name == "senet" and not (alike and self._learns("search") and self._learns("finetune")):
+            cure = 'set distillation.teacher = "plain", and no weight of distillation to 0'
+            return f'method "senet" compares itself with the network that it starts from: {cure}'
         return None
 
     def _phase_problem(self) -> str | None:
