@@ -76,6 +76,10 @@ def test_it_starts_as_the_shared_network_and_a_relu_fades_until_it_is_gone() -> 
         made.start_epoch(shared, phase, epoch, 5)
         seen.append(made.measures(shared)["own_relu"])
     assert seen == [0.5625, 0.25, 0.0625, 0.0, 0.0, 0.0, 0.0]
+    made = replace(made, fade=2, fade_in="finetune")
+    for epoch, own in enumerate((0.25, 0.0)):
+        made.start_epoch(shared, "finetune", epoch, 2)
+        assert made.measures(shared) == {"hard_share": 1.0, "own_relu": own}
     curve(shared)
     assert len(list(curved_relus(shared))) == 2  # none is curved twice
 

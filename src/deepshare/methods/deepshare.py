@@ -36,7 +36,8 @@ class DeepShare(Method):
         switch_by: Whether channel after channel gets the hard gate, or all soft gates become sharper until they are
             hard, which is not in the paper.
         square: Whether every site has a square beside its gates, which is not in the paper.
-        fade: Epochs of the GELU phase in which a site's own ReLU fades, if there is a square.
+        fade: Epochs in which a site's own ReLU fades, if there is a square.
+        fade_in: The phase that begins with them.
     """
 
     plan: Plan
@@ -47,6 +48,7 @@ class DeepShare(Method):
     switch_by: Literal["channels", "sharpness"] = "channels"
     square: bool = False
     fade: int = 0
+    fade_in: str = "gelu"
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Share the gates of a plain network."""
@@ -84,7 +86,7 @@ class DeepShare(Method):
             set_progress(model, float(progress == 1))
             set_sharpness(model, sharpened(self.sharpness, progress))
         for site in curved_relus(model):
-            site.own = own_share(epoch, self.fade) if phase == "gelu" else 0.0
+            site.own = own_share(epoch, self.fade) if phase == self.fade_in else 0.0
 
     def measures(self, model: nn.Module) -> dict[str, float]:
         """The share of channels with a hard gate, how sharp the others are and the share that moved, if they change."""

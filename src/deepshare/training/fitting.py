@@ -166,6 +166,7 @@ class Fitting:
             settings.switch_by,
             settings.square,
             settings.fade,
+            "gelu" if self.recipe.gelu else "finetune",
         )
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:

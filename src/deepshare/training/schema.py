@@ -202,8 +202,9 @@ class Recipe(Section):
             return 'method.start = "fitted" fits alpha and beta to a trained network: it needs method.initial = "plain"'
         if self.method.square and self.method.name != "deepshare":
             return "method.square stands beside shared gates: it is for the method deepshare"
-        if self.method.fade and not (self.method.square and self.gelu and self.method.fade <= self.gelu.epochs):
-            return "method.fade is a number of epochs of [gelu], at most all, and needs method.square = true"
+        first = self.gelu or self.finetune
+        if self.method.fade and not (self.method.square and first and self.method.fade <= first.epochs):
+            return "method.fade is at most the epochs of [gelu], or else of [finetune], and needs method.square = true"
         if self.distillation.after_gelu == "teacher" and not self.gelu:
             return 'distillation.after_gelu = "teacher" needs [gelu]: without it the teacher is that of all phases'
         if self.method.mapping == "learned" and not self.gelu:

@@ -130,7 +130,7 @@ class Method(Section):
     sharpness: Rate = 1.0
     switch_by: Literal["channels", "sharpness"] = "channels"  # what grows in [switch]: hard channels, or sharpness
     square: bool = False  # x^2 times a learned number beside the gates of every channel; see methods.curved
-    fade: Annotated[int, Field(ge=0)] = 0  # epochs of [gelu] in which a site's own ReLU fades; with square only
+    fade: Annotated[int, Field(ge=0)] = 0  # epochs of [gelu], or else of [finetune], in which a site's own ReLU fades
     mapping: Literal["round-robin", "contiguous", "learned"] = "round-robin"
     replicates: bool = True  # False trims the network to its prototype channels
     initial: Literal["model", "plain"] = "model"  # the network starts as built, or as the trained plain one
