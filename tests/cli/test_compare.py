@@ -33,6 +33,8 @@ def test_run_list_and_show(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
         run["run"]: run["state"] for run in json.loads(cli("compare", "--study", "digits", "--list", "--json").out)
     }
     assert states["few-deepshare-96-seed0"] == "finished"
+    some = json.loads(cli("compare", "--study", "digits", "--list", "--only", "snl", "trimmed", "--json").out)
+    assert [run["run"] for run in some] == [name for name in states if "snl" in name or "trimmed" in name]
 
     shown = json.loads(cli("compare", "--study", "digits", "--show", "--json").out)
     assert shown["study"] == "digits"

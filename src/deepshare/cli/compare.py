@@ -23,7 +23,7 @@ def compare(
     show: Flag = False,
     show_list: Annotated[Flag, Parameter(name="--list")] = False,
     dry_run: Flag = False,
-    only: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    only: Annotated[tuple[str, ...], Parameter(negative="", show_default=False, consume_multiple=True)] = (),
     minutes: float | None = None,
     limit: int | None = None,
     launch: Launch | None = None,
@@ -56,7 +56,7 @@ def compare(
         show: Run nothing: show the results so far, and write the page and the plots.
         show_list: Run nothing: list which runs are finished, running and open.
         dry_run: Train one batch of every phase of every method, and keep nothing.
-        only: Run this method only, and the teacher; several are --only A --only B.
+        only: Run these methods only, and the teacher: --only A B.
         minutes: Start no run that would probably not be finished within so many minutes from now.
         limit: Do at most so many runs.
         launch: Start runs as jobs: on this machine (local), or on a cluster (slurm).
@@ -87,7 +87,7 @@ def compare(
     folders = work or Path("runs/compare") / chosen.name, out or Path("results/compare") / chosen.name
     queue = Queue(chosen, Place(*folders, data_dir, download, teacher, precision))
     if show_list:
-        list_runs(queue, as_json)
+        list_runs(queue, only, as_json)
     elif dry_run:
         try_all(queue, only, as_json)
     else:
@@ -173,12 +173,12 @@ def show_results(queue: "Queue", as_json: bool) -> None:
         print(f"{as_text(queue.study, outcomes)}\n\nwritten to {queue.out}/README.md")
 
 
-def list_runs(queue: "Queue", as_json: bool) -> None:
-    """Print what has become of every run."""
+def list_runs(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
+    """Print what has become of every run, or of those of some methods."""
     from deepshare.sharing.table import table
     from deepshare.study.compare.page import progress
 
-    states = list(queue.states())
+    states = [state for state in queue.states() if not only or state[0].method in only]
     if as_json:
         print(json.dumps([{"run": job.name, "state": state} for job, state, _ in states], indent=1))
         return
