@@ -1,8 +1,8 @@
 """AutoReP: every neuron learns by an indicator with hysteresis whether it keeps its ReLU or becomes a polynomial.
 
-A neuron computes m ReLU(x) + (1 - m) (s c2 x^2 + c1 x + c0), with one polynomial per channel. c2, c1 and c0 start as the
-best quadratic for ReLU under the channel's own distribution and are then trained with the weights. As in its authors'
-code s, a tenth, is not made up for in c2: at first there is less of the square than fits best.
+A neuron computes m ReLU(x) + (1 - m) (s c2 x^2 + c1 x + c0), with one polynomial per channel. c2, c1 and c0 start as
+the best quadratic for ReLU under the channel's own distribution and are then trained with the weights. As in its
+authors' code s, a tenth, is not made up for in c2: at first there is less of the square than fits best.
 """
 
 from collections.abc import Iterator, Sequence

@@ -83,10 +83,9 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
     lengths = {sum(outcome.run.epochs.values()) for outcome in teachers if outcome.run}
     before = f", after the {' or '.join(map(str, sorted(lengths)))} epochs of the teacher" if lengths else ""
     return (
-        f"Every method has {study.epochs} epochs of its own{before}, which all within a budget learn from and may start "
-        "from. "
-        "Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With several "
-        "seeds it is the mean ± the standard deviation. Bytes and rounds are those of one image in private inference "
+        f"Every method has {study.epochs} epochs of its own{before}, which all within a budget learn from and may "
+        "start from. Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With "
+        "several seeds it is the mean ± the standard deviation. Bytes and rounds are those of one image in private inference "
         f"with {study.engine}, predicted.{_precision(outcomes)}"
     )
 
