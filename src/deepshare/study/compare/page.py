@@ -85,8 +85,8 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
     return (
         f"Every method has {study.epochs} epochs of its own{before}, which all within a budget learn from and may "
         "start from. Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With "
-        "several seeds it is the mean ± the standard deviation. Bytes and rounds are those of one image in private inference "
-        f"with {study.engine}, predicted.{_precision(outcomes)}"
+        "several seeds it is the mean ± the standard deviation. Bytes and rounds are those of one image in private "
+        f"inference with {study.engine}, predicted.{_precision(outcomes)}"
     )
 
 
