@@ -20,9 +20,12 @@ LARGEST_WEIGHT = 2.0 ** (PRODUCT_BITS - WEIGHT)
 def check(program: Program, options: Mapping[str, str]) -> None:
     """Refuse what is not there; see `deepshare.private.engine.Engine.check`."""
     has_pool(options)
-    problems = [problem for operation in program.operations for problem in _problems(operation)]
-    if problems:
-        raise UnsupportedModelError(problems)
+    where: dict[str, list[str]] = {}
+    for operation in program.operations:
+        for problem in _problems(operation):
+            where.setdefault(problem, []).append(operation.name)
+    if where:
+        raise UnsupportedModelError([f"{', '.join(names)}: {problem}" for problem, names in where.items()])
 
 
 def has_pool(options: Mapping[str, str]) -> bool:
@@ -38,15 +41,14 @@ def has_pool(options: Mapping[str, str]) -> bool:
 
 
 def _problems(operation: Operation) -> Iterator[str]:
-    name = operation.name
     if isinstance(operation, MaxPool):
-        yield f"{name}: gateshare has no max-pooling: train with average pooling, or take engine crypten"
+        yield "gateshare has no max-pooling: train with average pooling, or take engine crypten"
     if isinstance(operation, GatedActivation) and operation.square is not None:
-        yield f"{name}: gateshare has no polynomials: keep x where there is no gate, or take engine crypten"
+        yield "gateshare has no polynomials: keep x where there is no gate, or take engine crypten"
     for field, tensor in hidden_tensors(operation).items():
         if tensor.is_meta:
             continue
         largest = float(tensor.abs().max())
         limit = LARGEST_WEIGHT if isinstance(operation, Convolution | Linear) and field == "weight" else 2.0**20
         if not largest <= limit:
-            yield f"{name}: its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"
+            yield f"its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"
