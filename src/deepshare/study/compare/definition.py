@@ -162,12 +162,12 @@ class Study(Section):
         return bool(named) and named[-1] != "relu"
 
     def jobs_of(self, part: Pass) -> list[Job]:
-        """All runs that a pass may have, budget by budget."""
+        """All runs that a pass may have, seed by seed and budget by budget."""
         return list(
             dict.fromkeys(
                 Job(method, part.data, budget if self.has_budget(method) else None, seed)
+                for seed in part.seeds
                 for budget in part.budgets
                 for method in part.methods
-                for seed in part.seeds
             )
         )

@@ -56,10 +56,13 @@ class Worker:
 
 
 def needed(queue: Queue, known: Outcomes, limits: Limits) -> list[Job]:
-    """What has no result yet, and before it the teachers whose weights are not there, as in a fresh clone."""
-    still = queue.open(known, limits)
-    missing = [Job(TEACHER, job.data) for job in still if not teacher_is_there(job.data, queue.place)]
-    return list(dict.fromkeys([*missing, *still]))
+    """What has no result yet, each after its teacher if that one's weights are not there, as in a fresh clone."""
+    found: dict[Job, None] = {}
+    for job in queue.open(known, limits):
+        if not teacher_is_there(job.data, queue.place):
+            found[Job(TEACHER, job.data)] = None
+        found[job] = None
+    return list(found)
 
 
 def prepare(queue: Queue, runs: Sequence[Job], reporter: Reporter) -> None:
