@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def test_dry_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--study", "digits", "--minutes", "soon"], ["--minutes"]),
         (["--study", "small", "--data-dir", "/nonexistent"], ["cifar-100-python"]),
         (["--study", "small", "--data-dir", "/nonexistent", "--dry-run"], ["cifar-100-python"]),
+        (["--study", "engine.toml", "--list"], ["no engine is named foo"]),
         (["--study", "digits", "--out", "file/out"], ["cannot make the folder file/out"]),
         (["--study", "digits", "--show", "--out", "damaged"], ["damaged/few-snl-96-seed0.json is damaged"]),
         (["--study", "digits", "--launch", "ray"], ["--launch"]),
@@ -88,6 +90,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
+    digits = resources.files("deepshare.study.compare") / "studies" / "digits.toml"
+    Path("engine.toml").write_text(digits.read_text().replace('engine = "crypten"', 'engine = "foo"'))
     Path("damaged").mkdir()
     Path("damaged/few-snl-96-seed0.json").write_text("{")
     said = cli("compare", *arguments)

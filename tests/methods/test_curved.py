@@ -112,7 +112,7 @@ def test_it_costs_bytes_and_no_comparison() -> None:
 
 
 def test_the_engine_without_polynomials_says_so() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"^1\.curve, 3\.curve: gateshare has no polynomials: keep [^;]*$"):
+    with pytest.raises(UnsupportedModelError, match=r"^1\.curve, 3\.curve: gateshare has no polynomials: train [^;]*$"):
         find_engine("gateshare").check(translate(curved(network()), SIZE), {})
 
 

@@ -76,11 +76,13 @@ def compare(
         raise DeepShareError("give only one of --show, --list and --dry-run")
     wishes = {"partition": partition, "hours": hours, "gpus": gpus, "cores": cores}
     check_launch(launch, minutes, at_once, wishes, idle=show or show_list or dry_run)
+    from deepshare.private.engine import find_engine
     from deepshare.study.compare.queue import Limits, Queue
     from deepshare.study.compare.recipes import load_study
     from deepshare.study.compare.run import Place
 
     chosen = load_study(study)
+    find_engine(chosen.engine)
     unknown = [method for method in only if method not in chosen.methods]
     if unknown:
         raise RecipeError(f"--only {unknown[0]}: the study {chosen.name} has {', '.join(chosen.methods)}")
@@ -134,10 +136,14 @@ def run_queue(queue: "Queue", limits: "Limits", at_once: int | None) -> None:
         save(queue.study, queue.outcomes(), queue.out)
         print(f"{outcome.job.name}: {describe(outcome)}", file=sys.stderr, flush=True)
 
-    if at_once is None:
-        end = queue.run(limits, make_reporter, tell)
-    else:
-        end = run_local(queue, limits, at_once, make_reporter, tell)
+    try:
+        if at_once is None:
+            end = queue.run(limits, make_reporter, tell)
+        else:
+            end = run_local(queue, limits, at_once, make_reporter, tell)
+    except KeyboardInterrupt:
+        print("stopped: the same command goes on after the last epoch", file=sys.stderr)
+        raise
     if end == "stopped":
         print("stopped before the next run, as asked; the same command goes on", file=sys.stderr)
     elif end == "elsewhere":

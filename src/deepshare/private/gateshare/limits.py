@@ -44,7 +44,7 @@ def _problems(operation: Operation) -> Iterator[str]:
     if isinstance(operation, MaxPool):
         yield "gateshare has no max-pooling: train with average pooling, or take engine crypten"
     if isinstance(operation, GatedActivation) and operation.square is not None:
-        yield "gateshare has no polynomials: keep x where there is no gate, or take engine crypten"
+        yield "gateshare has no polynomials: train without them (method.square = false), or take engine crypten"
     for field, tensor in hidden_tensors(operation).items():
         if tensor.is_meta:
             continue

@@ -103,7 +103,10 @@ def _read(study: Study, file: Path) -> Outcome:
         ) from None
     problem = _problem(study, outcome, file)
     if problem:
-        raise CheckpointError(f"{file} {problem}: give another --out, or delete it and its run is done again")
+        raise CheckpointError(
+            f"{file} {problem}: give another --out and --work, or delete it and {file.stem} in the folder of --work, "
+            "and its run is done again"
+        )
     return outcome
 
 
