@@ -1,5 +1,6 @@
 """Studies as files: what they refuse, and that all their runs are alike where they must be."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,17 @@ def test_leaders_and_neighbours() -> None:
     assert choose(Choice(by="leaders", count=2, data="few"), ranked) == {"a", "b"}
     assert choose(Choice(by="closest", count=1, data="few"), ranked) == {"c", "d"}
     assert choose(Choice(by="closest", count=2, data="few"), ranked) == {"a", "b", "c", "d"}
+
+
+def test_the_study_in_the_documentation_can_be_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/comparators.md").read_text(encoding="utf-8")
+    found = re.search(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert found
+    (tmp_path / "own.toml").write_text(found[1])
+    study = load_study(str(tmp_path / "own.toml"))
+    assert [job.name for job in jobs(study, {})] == [
+        "few-teacher-seed0",
+        *(f"few-{method}-{budget}-seed0" for budget in (192, 384) for method in ("deepshare", "annealed", "snl")),
+    ]
+    recipes = [recipe_of(study, job) for job in kinds(study)]
+    assert [recipe.snl.lasso for recipe in recipes if recipe.method.name == "snl"] == [1e-4, 1e-5]
