@@ -1,6 +1,7 @@
 """One torch thread for each test process, and the same random numbers in every run."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# A shell lets what it starts in the background ignore SIGINT, and with it the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 
 from deepshare.study.compare.beside import ablations, comparable, orders, tables_beside, variants
 from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.jobs import jobs
 from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.page import as_markdown, as_text, notes, progress
 from deepshare.study.compare.recipes import load_study
@@ -131,6 +132,8 @@ def test_images_are_never_mixed_in_a_table(small: Study, known: dict[Job, Outcom
     text = as_text(small, known)
     assert text.index("20,000 training images") < text.index("All 45,000 training images") < text.index("Ablations at")
     assert progress(small, {}).startswith("0 of 62 runs are finished. Chosen when these are finished: ")
+    some = {job: outcome for job, outcome in known.items() if job in jobs(small, {})}
+    assert progress(small, some).startswith(f"{len(some)} of 62 runs are finished, 1 of them without a result.")
 
 
 def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_path: Path) -> None:

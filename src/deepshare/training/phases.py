@@ -193,5 +193,5 @@ class Training:
 
     def _epochs_left(self, name: str, done: int, over: bool) -> int:
         names = list(self.phases)
-        later = sum(self.phases[after].epochs for after in names[names.index(name) + 1 :])
+        later = sum(1 if self.setting.dry else self.phases[after].epochs for after in names[names.index(name) + 1 :])
         return later + (0 if over else self.phases[name].epochs - done)

@@ -51,10 +51,12 @@ def tables(study: Study, outcomes: Outcomes) -> Iterator[tuple[str, list[Row]]]:
 def progress(study: Study, outcomes: Outcomes) -> str:
     """How much is done, in a sentence or two."""
     every = jobs(study, outcomes)
-    done = sum(job in outcomes for job in every)
+    done = [outcomes[job] for job in every if job in outcomes]
+    refused = sum(outcome.run is None for outcome in done)
+    without = f", {refused} of them without a result" if refused else ""
     later = [part.about for part in undecided(study, outcomes)]
     more = f" Chosen when these are finished: {'; '.join(later)}." if later else ""
-    return f"{done} of {len(every)} runs are finished.{more}"
+    return f"{len(done)} of {len(every)} runs are finished{without}.{more}"
 
 
 def notes(study: Study, found: Sequence[Row]) -> list[str]:
