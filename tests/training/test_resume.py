@@ -60,9 +60,9 @@ def wait_for(file: Path, lines: int, process: BaseProcess) -> None:
 def test_killed_at_a_random_point_of_each_phase(processes: Any, tmp_path: Path) -> None:
     chance = random.Random()  # really random, so that in time every point is tried
     out = tmp_path / "run"
-    # Somewhere in the second or third epoch of each phase: lines that are there, then some time into what follows.
-    for file, first in (("teacher/metrics.jsonl", 0), ("metrics.jsonl", 0), ("metrics.jsonl", 4), ("metrics.jsonl", 8)):
-        process = processes.Process(target=train, args=(out, 4))
+    # Somewhere in the second epoch of each phase or later, long before its end: lines that are there, then some time.
+    for file, first in (("teacher/metrics.jsonl", 0), ("metrics.jsonl", 0), ("metrics.jsonl", 8), ("metrics.jsonl", 16)):
+        process = processes.Process(target=train, args=(out, 8))
         process.start()
         wait_for(out / file, first + chance.choice((1, 2)), process)
         time.sleep(chance.uniform(0, 0.1))
@@ -70,8 +70,8 @@ def test_killed_at_a_random_point_of_each_phase(processes: Any, tmp_path: Path) 
         process.join()
         assert process.exitcode == -9
         assert not (out / "model.safetensors").exists()
-    train(out, 4)
-    train(tmp_path / "uninterrupted", 4)
+    train(out, 8)
+    train(tmp_path / "uninterrupted", 8)
     assert_same(out, tmp_path / "uninterrupted")
 
 
