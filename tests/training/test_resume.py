@@ -61,7 +61,12 @@ def test_killed_at_a_random_point_of_each_phase(processes: Any, tmp_path: Path) 
     chance = random.Random()  # really random, so that in time every point is tried
     out = tmp_path / "run"
     # Somewhere in the second epoch of each phase or later, long before its end: lines that are there, then some time.
-    for file, first in (("teacher/metrics.jsonl", 0), ("metrics.jsonl", 0), ("metrics.jsonl", 8), ("metrics.jsonl", 16)):
+    for file, first in (
+        ("teacher/metrics.jsonl", 0),
+        ("metrics.jsonl", 0),
+        ("metrics.jsonl", 8),
+        ("metrics.jsonl", 16),
+    ):
         process = processes.Process(target=train, args=(out, 8))
         process.start()
         wait_for(out / file, first + chance.choice((1, 2)), process)
