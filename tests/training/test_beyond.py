@@ -214,6 +214,15 @@ def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
             {"method.square": True, "method.name": "trimmed", "method.affine": False, "budget.layer_sharing": False},
             "is for the method deepshare",
         ),
+        (
+            {
+                "method.square": True,
+                "method.replicates": False,
+                "method.affine": False,
+                "budget.layer_sharing": False,
+            },
+            "is for the method deepshare",
+        ),
         ({"method.start": "fitted"}, 'it needs method.initial = "plain"'),
         ({"method.start": "fitted", "method.initial": "plain", "method.affine": False}, "fits alpha and beta"),
         ({"distillation.after_gelu": "teacher", "gelu": None, "switch": None}, "needs [gelu]"),

@@ -200,7 +200,7 @@ class Recipe(Section):
             return 'method.switch_by = "sharpness" needs [gelu] and [switch]: only soft gates become sharper'
         if self.method.start == "fitted" and not (self.method.affine and self.method.initial == "plain"):
             return 'method.start = "fitted" fits alpha and beta to a trained network: it needs method.initial = "plain"'
-        if self.method.square and self.method.name != "deepshare":
+        if self.method.square and (self.method.name != "deepshare" or self.trimmed):
             return "method.square stands beside shared gates: it is for the method deepshare"
         first = self.gelu or self.finetune
         if self.method.fade and not (self.method.square and first and self.method.fade <= first.epochs):
