@@ -44,7 +44,7 @@ def test_bad_input_is_one_line(cli: Cli, tmp_path: Path, options: list[object], 
 def test_the_help_says_what_all_studies_do(cli: Cli) -> None:
     said = cli("study", "--help").out
     assert "--json" in said
-    assert all(name in said for name in ("xor", "boundaries", "dimension", "affine"))
+    assert all(name in said for name in ("xor", "boundaries", "published", "dimension", "affine"))
     assert "RUN [OTHER]" in cli("study", "affine", "--help").out
 
 
@@ -54,6 +54,14 @@ def test_boundaries_are_drawn(cli: Cli, tmp_path: Path) -> None:
     assert said.out.splitlines()[-1] == f"drawn in {tmp_path}/boundaries.svg"
     as_json = cli("study", "boundaries", "--out", tmp_path, "--json")
     assert json.loads(as_json.out) == json.loads((tmp_path / "boundaries.json").read_text())
+
+
+def test_the_papers_tables_are_drawn(cli: Cli, tmp_path: Path) -> None:
+    said = cli("study", "published", "--out", tmp_path)
+    assert "Wide-ResNet 22-8" in said.out
+    assert said.out.splitlines()[-1] == f"drawn in {tmp_path}/published.svg"
+    as_json = cli("study", "published", "--out", tmp_path, "--json")
+    assert json.loads(as_json.out) == json.loads((tmp_path / "published.json").read_text())
 
 
 def test_dimension_of_a_run_is_written_into_its_folder(cli: Cli, run: Path) -> None:

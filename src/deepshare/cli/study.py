@@ -73,6 +73,26 @@ def boundaries(*, out: Path = Path("runs/boundaries"), as_json: Json = False) ->
 
 
 @study.command
+def published(*, out: Path = Path("runs/published"), as_json: Json = False) -> None:
+    """Draw the paper's tables of methods: accuracy over gates, for every network and data set that they have.
+
+    Finished runs of the same networks with this code are drawn beside them,
+    as deepshare recipes lists them. Writes published.svg, published.png and
+    published.json. Networks of another size, as in deepshare compare, have
+    plots of their own.
+
+    Args:
+        out: Folder for the results; it is made if need be.
+    """
+    prepare(out, "published")
+    from deepshare.study.published_figure import as_table, panels, save
+
+    found = panels()
+    save(found, out, f"deepshare study published --out {out}")
+    tell(as_table(found), out, "published", as_json)
+
+
+@study.command
 def dimension(
     run: Run,
     /,

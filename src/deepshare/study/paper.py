@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 BASELINE = "Baseline"
+OURS = "DeepShare"
 
 
 class Entry(BaseModel):

@@ -11,7 +11,6 @@ from deepshare.study.report.run import Run, short_names
 LEFT, RIGHT, TOP = 58.0, WIDTH - 44, 34.0
 TALL, FLAT = 330.0, 230.0  # where the chart ends, with the paper's points and without
 LETTER = 7.4
-OURS = "DeepShare"
 MEASURES = {"accuracy": "accuracy", "miou": "mIoU"}
 TITLES = {"accuracy": "Accuracy against gates", "miou": "mIoU against gates"}
 
@@ -99,7 +98,7 @@ def _everything(panel: Panel, counts: Sequence[int], taken: list[Box], others: S
 
 
 def _published(panel: Panel, results: paper.Results) -> list[Node]:
-    best = results.of(OURS)
+    best = results.of(paper.OURS)
     marks = [panel.line([(row.gates, row.score) for row in best], "paper")] if len(best) > 1 else []
     for row in results.rows:
         x, y = panel.place((row.gates, row.score))
