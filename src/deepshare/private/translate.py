@@ -10,8 +10,9 @@ from torch.overrides import TorchFunctionMode
 
 from deepshare.errors import UnsupportedModelError, reason
 from deepshare.private import plain
+from deepshare.private.activations import activation, is_leaf
 from deepshare.private.fold import fold
-from deepshare.private.handlers import CURES, HANDLERS, MANY, PASSING, Call, activation, is_leaf
+from deepshare.private.handlers import CURES, HANDLERS, MANY, PASSING, Call
 from deepshare.private.program import Input, Operation, Program, Resample, Reshape
 from deepshare.sharing.gates import GateCell
 from deepshare.sharing.observe import BATCH, check_input_size, copy_of

@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from deepshare.data import ImageSet, check_classes
 from deepshare.data.about import About
 from deepshare.data.seeds import seed_of
-from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError, UnsupportedModelError, reason
+from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError
 from deepshare.methods.base import Method
 from deepshare.methods.curved import curve, curved_relus
 from deepshare.methods.deepshare import DeepShare
@@ -30,7 +29,7 @@ from deepshare.training.given import is_shared, plan_of, unshared
 from deepshare.training.hardware import together
 from deepshare.training.loop import Setting
 from deepshare.training.losses import mean_loss
-from deepshare.training.networks import convert, gelu_network, plain_network
+from deepshare.training.networks import convert, gelu_network, output_shape, plain_network
 from deepshare.training.phases import Training
 from deepshare.training.recipe import Phase
 from deepshare.training.schema import RESULT_PHASES, SHARING, Budget
@@ -87,7 +86,7 @@ class Fitting:
         """The network, once it is known that it fits the data, and what was given fits it and the folder."""
         base = self._base("shared", self.setting.reporter.note)
         source = self.setting.feed.train_set
-        _, outputs, *pixels = _output_shape(base, self.input_size)
+        _, outputs, *pixels = output_shape(base, self.input_size)
         if bool(pixels) != self.setting.feed.segmentation:
             has, gives = ("pixel", "image") if self.setting.feed.segmentation else ("image", "pixel")
             raise DataError(
@@ -337,20 +336,3 @@ def _go_on(network: nn.Module, pilot: Path) -> None:
 def _check_plan(run: RunFolder, planned: Plan | None) -> None:
     if planned and run.plan.exists() and Plan.load(run.plan) != planned:
         raise PlanMismatchError(f"{run.plan} is another plan than the recipe's: give another folder")
-
-
-def _output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
-    twin = copy.deepcopy(model).to("meta").eval()
-    try:
-        with torch.no_grad():
-            output = twin(torch.zeros(1, *input_size, device="meta"))
-    except Exception as error:  # libraries assert what they need
-        size = "x".join(map(str, input_size))
-        raise DataError(
-            f"{type(model).__name__} does not take images of {size} ({reason(error)}): change data.image_size, "
-            "or the network's own arguments, such as --model.arguments.channels 1"
-        ) from error
-    if not isinstance(output, torch.Tensor):
-        kind = type(output).__name__
-        raise UnsupportedModelError(f"{type(model).__name__} returns a {kind}: wrap it so that it returns logits")
-    return output.shape

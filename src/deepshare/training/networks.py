@@ -1,5 +1,6 @@
 """The networks of a recipe: as built, with GELU at every site, and read back from files."""
 
+import copy
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from deepshare import zoo
 from deepshare.data.seeds import seed_of
-from deepshare.errors import CheckpointError
+from deepshare.errors import CheckpointError, DataError, UnsupportedModelError, reason
 from deepshare.methods.curved import curve
 from deepshare.methods.deepshare import trim
 from deepshare.sharing.convert import relu6_to_relu, replace_sites, share
@@ -63,6 +64,29 @@ def build(wanted: Model) -> nn.Module:
     """Build a network as a recipe describes it, with random weights."""
     model = zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
     return relu6_to_relu(model) if wanted.relu6_to_relu else model
+
+
+def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
+    """The shape of what a network gives for one image.
+
+    Raises:
+        DataError: It does not take images of this size.
+        UnsupportedModelError: It gives something else than one tensor.
+    """
+    twin = copy.deepcopy(model).to("meta").eval()
+    try:
+        with torch.no_grad():
+            output = twin(torch.zeros(1, *input_size, device="meta"))
+    except Exception as error:  # libraries assert what they need
+        size = "x".join(map(str, input_size))
+        raise DataError(
+            f"{type(model).__name__} does not take images of {size} ({reason(error)}): change data.image_size, "
+            "or the network's own arguments, such as --model.arguments.channels 1"
+        ) from error
+    if not isinstance(output, torch.Tensor):
+        kind = type(output).__name__
+        raise UnsupportedModelError(f"{type(model).__name__} returns a {kind}: wrap it so that it returns logits")
+    return output.shape
 
 
 def layout_of(model: nn.Module) -> torch.memory_format:
