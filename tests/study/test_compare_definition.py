@@ -77,6 +77,7 @@ def test_what_goes_beyond_the_paper_changes_one_thing_each(small: Study) -> None
         "data-leader": {"budget.leader"},
         "annealed": {"method.switch_by"},
         "sensitivity": {"budget.allocate"},
+        "deepshare-started": {"method.start", "method.initial"},
         "deepshare-taught": {"distillation.after_gelu"},
         "deepshare-fitted": {"method.start", "method.initial"},
         "deepshare-identity": {"method.start"},
