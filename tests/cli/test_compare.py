@@ -78,6 +78,8 @@ def test_dry_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--study", "digits", "--hours", "3"], ["--hours is for --launch slurm"]),
         (["--study", "digits", "--at-once", "2"], ["--at-once is for --launch local and --launch slurm"]),
         (["--study", "digits", "--launch", "local", "--at-once", "0"], ["--at-once: give more than 0"]),
+        (["--study", "digits", "--limit", "-1"], ["--limit -1: give more than 0"]),
+        (["--study", "digits", "--minutes", "0"], ["--minutes 0: give more than 0"]),
         (["--study", "digits", "--launch", "slurm", "--gpus", "2"], ["--gpus 2", "one GPU"]),
         (["--study", "digits", "--launch", "slurm", "--dry-run"], ["--launch runs a study"]),
         (["--study", "digits", "--launch", "local", "--minutes", "5"], ["--minutes", "--limit"]),

@@ -69,6 +69,23 @@ def test_the_fit_is_the_least_squares_solution(mean: float, deviation: float) ->
     torch.testing.assert_close(torch.stack(fitted), solution, atol=1e-6, rtol=1e-6)
 
 
+def test_a_channel_that_hardly_varies_is_fitted_as_if_its_variance_were_a_half() -> None:
+    few, enough = (fit_relu(torch.tensor(0.3), torch.tensor(variance)) for variance in (1e-6, 0.5))
+    assert torch.equal(torch.stack(few), torch.stack(enough))
+    assert few[0].item() == pytest.approx(math.exp(-0.09) / math.sqrt(2 * math.pi) / (2 * math.sqrt(0.5)))
+
+
+def test_the_scale_of_the_square_is_kept_when_the_gates_are_fixed() -> None:
+    model = nn.Sequential(site(1.0, -1.0, scale=0.5)).train()
+    x = torch.tensor([-2.0, -2.0]).view(1, 1, 1, 2)
+    before = model(x)
+    AutoReP((1, 1, 2), gates=1, scale=0.5).begin(model, "finetune", no_images)
+    ((_, fixed),) = gated(model)
+    assert fixed.square.item() == 1.0  # 0.5 x 2
+    assert model.train()(x).tolist() == before.tolist() == [[[[0.0, -1.0]]]]
+    assert model.eval()(x).tolist() == before.tolist()
+
+
 def test_polynomials_are_fitted_in_the_first_steps_and_left_alone_after() -> None:
     module = site(1.0, 1.0, fit_steps=3).train()
     fitted = []

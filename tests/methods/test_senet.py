@@ -62,6 +62,23 @@ def test_a_site_gives_its_gates_to_the_neurons_that_differ_most_from_the_teacher
     assert first.mask.flatten().int().tolist() == [0, 0, 1, 1]
 
 
+def test_differences_count_in_either_direction() -> None:
+    method = SENet(SIZE, gates=2)
+    model, teacher = method.convert(Scale(2.0)), Scale()
+    watching = method.watch(model, teacher, "search")
+    first = watched(model)[0]
+    first.set_mask(torch.zeros(1, 1, 4, dtype=torch.bool))
+    images = torch.tensor([4.0, -4.0, 0.0, 8.0]).view(1, 1, 1, 4)
+    model.train()(images)
+    watching(images)
+    # The network gives twice the input and the teacher its ReLU: 4 above, 8 below, none, 8 above.
+    assert first.difference.flatten().tolist() == [4, 8, 0, 8]
+    images = torch.tensor([-4.0, 4.0, 0.0, 0.0]).view(1, 1, 1, 4)
+    model(images)
+    watching(images)
+    assert first.difference.flatten().tolist() == [12, 12, 0, 8]
+
+
 def test_attention_maps_are_compared_by_direction() -> None:
     # Maps of mean squares over two channels: (5, 0) and (0, 2), at right angles; (5, 0) and (10, 0), alike
     one = torch.tensor([[1.0, 0.0], [3.0, 0.0]]).view(1, 2, 1, 2)

@@ -147,7 +147,27 @@ def test_segmentation_is_distorted_at_its_logits() -> None:
     torch.testing.assert_close(table[0, 0], (converted(images) - clean).square().mean())
 
 
-def test_patches_are_chosen_within_the_budget_and_the_least_distorting_first() -> None:
+def test_the_chosen_patches_distort_least_of_all_within_the_budget() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 2, 1))
+    with torch.no_grad():
+        model[2].weight.copy_(model[2].weight * torch.tensor([0.1, 1.0, 5.0]).view(1, 3, 1, 1))  # unequal channels
+    images = torch.randn(8, 1, 2, 2)
+    method = Spatial((1, 2, 2), gates=6, samples=8)
+    converted = method.convert(model)
+    (table,) = distortion(converted.eval(), images)
+    method.begin(converted, "finetune", lambda count: images[:count])
+    (act,) = patched(converted)
+    options = patches_of(act.site)
+    costs = [[patch_cost(act.site, patch) for patch in options]] * 3
+    chosen = [options.index((int(height), int(width))) for height, width in act.patches]
+    found = sum(table[channel, choice].item() for channel, choice in enumerate(chosen))
+    assert found == pytest.approx(brute_force(costs, table.double().tolist(), 6))
+    assert len(set(chosen)) > 1
+    assert costs[0][chosen[2]] == 4  # the channel that matters most has a gate for each neuron
+
+
+def test_patches_are_chosen_within_the_budget() -> None:
     torch.manual_seed(0)
     method = Spatial((3, 8, 8), gates=100, samples=4)
     model = method.convert(zoo.resnet18(10, width=4, depth=10))

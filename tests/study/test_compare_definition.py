@@ -146,6 +146,13 @@ def changed_study(folder: Path, old: str, new: str) -> str:
         ("[methods.relu]", "[methods.teacher]", ["methods.teacher", "another name"]),
         ('by = "closest"', 'by = "luck"', ["passes.1.choose.by"]),
         ('base = "digits-plain"', "base = 1", ["base"]),
+        ('like = "deepshare"', 'like = "trimmed"', ["methods.trimmed", "like itself"]),
+        ("[methods.relu]", '[methods."a/b"]', ["a/b", "name of files"]),
+        ('name = "snl"', 'name = "snl" }\ndata = { subset = 128', ["methods.snl", "data.subset", "same for all"]),
+        ('name = "snl"', 'name = "snl" }\nteacher = { epochs = 9', ["methods.snl", "teacher.epochs", "same for all"]),
+        ('allocate = "uniform"', 'allocate = "snl"', ["method deepshare", "budget.allocate", "no other"]),
+        ("[methods.snl.recipe]", "[methods.snl.at]\n97.snl.lasso = 1.0\n[methods.snl.recipe]", ["at.97", "96, 192"]),
+        ("[methods.snl.recipe]", "[methods.snl.at]\n96.snl.lazzo = 1.0\n[methods.snl.recipe]", ["snl.lazzo"]),
         ("[recipe]", "[recipe", ["mine.toml", "not a TOML file"]),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deepshare.errors import DataError, DeepShareError
+from deepshare.errors import CheckpointError, DataError, DeepShareError
 from deepshare.study.compare.definition import Job
 from deepshare.study.compare.launch.local import run_local, visible_gpus
 from deepshare.study.compare.launch.slurm import Wishes, submit
@@ -163,3 +163,12 @@ def test_slurm_that_refuses_is_quoted(slurm: FakeSlurm, tmp_path: Path) -> None:
     with pytest.raises(DeepShareError, match=r"^SLURM refused the runs: invalid partition specified: none$"):
         submit(queue, Limits(), Wishes("none"), Reporter)
     assert not (queue.place.work / "slurm.json").exists()
+
+
+def test_a_damaged_record_of_jobs_is_named(slurm: FakeSlurm, tmp_path: Path) -> None:
+    queue = queue_of(three_runs(tmp_path), tmp_path)
+    queue.place.work.mkdir(parents=True)
+    (queue.place.work / "slurm.json").write_text('{"few')
+    with pytest.raises(CheckpointError, match=r"slurm\.json is damaged: see with squeue"):
+        submit(queue, Limits(), Wishes(), Reporter)
+    assert slurm.submissions == 0

@@ -102,6 +102,16 @@ def test_the_papers_order_stands_beside_ours(small: Study) -> None:
     ]
 
 
+def test_published_rows_are_marked_as_such(small: Study, known: dict[Job, Outcome]) -> None:
+    last = list(tables_beside(small, known))[-1]
+    assert last.title.startswith("Published: ResNet-18 of full width on CIFAR-100")
+    assert last.lines[0] == ("DeepShare", "6,000", "1.22%", "76.13", "12.69")
+    assert last.lines[-1] == ("Baseline", "491,520", "100.00%", "78.23", "0.16")
+    own = {line[0].partition(" (own network)")[0] for line in last.lines if "own network" in line[0]}
+    assert own == {"CryptoNAS", "Sphynx", "Seesaw", "HybReNet"}
+    assert len(last.lines) == 19
+
+
 def test_variants_stand_beside_deepshare_at_the_same_budget(small: Study, known: dict[Job, Outcome]) -> None:
     job = Job("annealed", "subset", 1536)
     more = {
@@ -122,18 +132,19 @@ def test_numbers_of_training_are_said_where_they_are_not_float32(small: Study, k
         )
         for job, outcome in known.items()
     }
-    assert "9 of 9 runs were trained in bfloat16" in as_markdown(small, halves, [])
-    job = Job("deepshare", "subset", 1536)
-    assert "1 of 9 runs were trained in bfloat16" in as_markdown(small, {**known, job: halves[job]}, [])
+    assert "9 of 9 runs were trained in bfloat16 (`--precision bf16-mixed`). Accuracy" in as_markdown(small, halves, [])
+    job = Job(TEACHER, "subset")
+    said = as_markdown(small, {**halves, job: known[job]}, [])
+    assert "8 of 9 runs were trained in bfloat16 (`--precision bf16-mixed`); in float32 subset-teacher-seed0." in said
 
 
 def test_images_are_never_mixed_in_a_table(small: Study, known: dict[Job, Outcome]) -> None:
     assert [row.test.mean for row in rows(small, known, "full")] == [75.0, 70.0]
     text = as_text(small, known)
     assert text.index("20,000 training images") < text.index("All 45,000 training images") < text.index("Ablations at")
-    assert progress(small, {}).startswith("0 of 55 runs are finished. Chosen when these are finished: ")
+    assert progress(small, {}).startswith("0 of 57 runs are finished. Chosen when these are finished: ")
     some = {job: outcome for job, outcome in known.items() if job in jobs(small, {})}
-    assert progress(small, some).startswith(f"{len(some)} of 55 runs are finished, 1 of them without a result.")
+    assert progress(small, some).startswith(f"{len(some)} of 57 runs are finished, 1 of them without a result.")
 
 
 def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_path: Path) -> None:
@@ -160,4 +171,4 @@ def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_pat
 def test_a_page_without_results(small: Study, tmp_path: Path) -> None:
     save(small, {}, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["README.md"]
-    assert "0 of 55 runs are finished" in (tmp_path / "README.md").read_text()
+    assert "0 of 57 runs are finished" in (tmp_path / "README.md").read_text()

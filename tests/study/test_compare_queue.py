@@ -136,9 +136,51 @@ def test_a_teacher_whose_weights_are_gone_is_trained_again(whole: Queue, tmp_pat
     assert figures(queue) == figures(whole)
 
 
+def test_what_cannot_be_done_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    queue = queue_in(tmp_path)
+    assert run(queue, "trimmed", minutes=0.5) == [
+        "few-trimmed-96-seed0"
+    ]  # a run takes a minute as long as none is known
+    refused = queue.outcomes()[Job("trimmed", "few", 96)]
+    assert refused.refused is not None and "minimum of 170 gates" in refused.refused
+    assert not list(queue.place.work.glob("few-*"))
+    assert run(queue, "trimmed", minutes=0.5) == []
+
+
+def test_other_images_are_refused_before_anything_is_trained(whole: Queue, tmp_path: Path) -> None:
+    shutil.copytree(whole.out, tmp_path / "out")
+    queue, file = queue_in(tmp_path), tmp_path / "out" / "few-relu-seed0.json"
+    content = json.loads(file.read_text())
+    images = content["run"]["environment"]["images"]
+    assert len(images) == 33  # two checksums: to train on, and to validate with
+    content["run"]["environment"]["images"] = "0" * 33
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="do not have the same images"):
+        queue.outcomes()
+    for other in (tmp_path / "out").glob("*.json"):
+        changed = json.loads(other.read_text())
+        if "run" in changed:
+            changed["run"]["environment"]["images"] = "0" * 33
+            other.write_text(json.dumps(changed))
+    (tmp_path / "out" / "few-snl-96-seed0.json").unlink()
+    with pytest.raises(CheckpointError, match=r"the images that are there now and few-.* do not have the same images"):
+        run(queue)
+    assert not list(queue.place.work.glob("few-*"))
+
+
+def test_a_damaged_record_of_a_run_that_was_begun_is_named(whole: Queue, tmp_path: Path) -> None:
+    shutil.copytree(whole.out, tmp_path / "out")
+    (tmp_path / "out" / "few-snl-96-seed0.json").unlink()
+    begun = tmp_path / "work" / "few-snl-96-seed0" / "environment.json"
+    begun.parent.mkdir(parents=True)
+    begun.write_text('{"precision"')
+    with pytest.raises(CheckpointError, match=r"few-snl-96-seed0/environment\.json is missing or damaged"):
+        run(queue_in(tmp_path))
+
+
 def test_limits(tmp_path: Path) -> None:
     queue = queue_in(tmp_path)
-    assert run(queue, minutes=0.5) == []  # as long as none is known, a run takes a minute
+    assert run(queue, "snl", minutes=0.5) == []  # as long as none is known, a run takes a minute
     assert run(queue, "snl", runs=2) == ["few-teacher-seed0", "few-snl-96-seed0"]
     states = {job.name: state for job, state, _ in queue.states()}
     assert (states["few-snl-96-seed0"], states["few-relu-seed0"]) == ("finished", "open")

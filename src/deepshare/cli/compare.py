@@ -74,6 +74,9 @@ def compare(
     """
     if show + show_list + dry_run > 1:
         raise DeepShareError("give only one of --show, --list and --dry-run")
+    for flag, value in (("limit", limit), ("minutes", minutes)):
+        if value is not None and value <= 0:
+            raise DeepShareError(f"--{flag} {value:g}: give more than 0")
     wishes = {"partition": partition, "hours": hours, "gpus": gpus, "cores": cores}
     check_launch(launch, minutes, at_once, wishes, idle=show or show_list or dry_run)
     from deepshare.private.engine import find_engine

@@ -1,4 +1,4 @@
-"""The methods that DeepShare is compared with, made from a recipe."""
+"""Methods made from a recipe: the plan of those that share gates, and those that DeepShare is compared with."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,8 +9,11 @@ from deepshare.data.seeds import seed_of
 from deepshare.errors import RecipeError
 from deepshare.methods.base import Method
 from deepshare.sharing import budget
+from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
+from deepshare.training.allocate import divide
 from deepshare.training.recipe import Recipe
+from deepshare.training.schema import SHARING, Budget
 
 # What a dry run is spared: the distortion of every channel.
 QUICK = {"spatial": {"channels": 1}}
@@ -36,16 +39,62 @@ def make_method(
     Raises:
         BudgetError: The budget is no number of gates that the network has.
     """
-    if recipe.budget is None:
-        raise RecipeError(f"{recipe.name} has no [budget]")
     name = recipe.method.name
-    gates = budget.parse(recipe.budget.gates, find_sites(base, input_size).neurons)
+    gates = budget.parse(budget_of(recipe).gates, find_sites(base, input_size).neurons)
     settings = (
         recipe.settings | ({"weights": weights} if name == "senet" else {}) | (QUICK.get(name, {}) if dry else {})
     )
     if name in ("autorep", "senet"):
         settings["seed"] = seed_of(recipe.seed, "gates")
     return methods.get(name)(input_size=input_size, gates=gates, **settings)
+
+
+def planned(
+    recipe: Recipe,
+    base: nn.Module,
+    input_size: Sequence[int],
+    shares: Mapping[str, float] | None = None,
+    leaders: Sequence[str] = (),
+) -> Plan:
+    """Make the plan of a recipe whose method shares gates.
+
+    Args:
+        recipe: Its budget and options.
+        base: The plain network.
+        input_size: Size of one input without the batch.
+        shares: How the budget is divided over the sites; the same share of channels everywhere without.
+        leaders: Sites that lead their groups.
+
+    Raises:
+        BudgetError: The budget cannot be met.
+    """
+    budget, method = budget_of(recipe), recipe.method
+    options = {**budget.of_plan, "mapping": method.mapping, "affine": method.affine, "leaders": leaders}
+    return divide(base, input_size, budget.gates, shares, **options)
+
+
+def check_method(recipe: Recipe, base: nn.Module, input_size: Sequence[int]) -> None:
+    """See whether a method can do its network and its budget at all; nothing is trained.
+
+    Raises:
+        BudgetError: It cannot stay within the budget, or not use it.
+        UnsupportedModelError: It cannot convert the network.
+    """
+    if recipe.method.name in SHARING:
+        planned(recipe, base, input_size)
+    elif recipe.method.name != "relu":
+        make_method(recipe, base, input_size).convert(base)
+
+
+def budget_of(recipe: Recipe) -> Budget:
+    """The budget of a recipe whose method has one.
+
+    Raises:
+        RecipeError: It says none.
+    """
+    if recipe.budget is None:
+        raise RecipeError(f"{recipe.name} has no [budget]")
+    return recipe.budget
 
 
 def finished_form(recipe: Recipe, base: nn.Module, input_size: Sequence[int]) -> nn.Module:

@@ -62,6 +62,12 @@ class Feed:
         images, labels = next(iter(batches(source, 1, augment=self.prepare)))
         return tuple(images.shape), tuple(labels.shape)
 
+    @cached_property
+    def checksum(self) -> str | None:
+        """What tells the images to train on and to validate with from others; None for a user's own Datasets."""
+        parts = [part for part in (self.train_set, self.validation_set) if isinstance(part, ImageSet)]
+        return "-".join(part.checksum() for part in parts) if len(parts) == 2 else None
+
     def check(self) -> None:
         """See that there is something to train on; a copy with test images alone is for evaluation.
 

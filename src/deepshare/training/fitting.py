@@ -21,8 +21,8 @@ from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training import leaders as leading
 from deepshare.training import sensitivity
-from deepshare.training.allocate import divide, read_counts, weights
-from deepshare.training.comparators import make_method
+from deepshare.training.allocate import read_counts, weights
+from deepshare.training.comparators import budget_of, make_method, planned
 from deepshare.training.evaluate import Result
 from deepshare.training.folder import RunFolder, describe_environment, own_lines
 from deepshare.training.given import is_shared, plan_of, unshared
@@ -169,14 +169,10 @@ class Fitting:
         )
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:
-        budget, method = self._budget(), self.recipe.method
-        options = {**budget.of_plan, "mapping": method.mapping, "affine": method.affine, "leaders": leaders}
-        return divide(base, self.input_size, budget.gates, shares, **options)
+        return planned(self.recipe, base, self.input_size, shares, leaders)
 
     def _budget(self) -> Budget:
-        if self.recipe.budget is None:
-            raise RecipeError(f"{self.recipe.name} has no [budget]")
-        return self.recipe.budget
+        return budget_of(self.recipe)
 
     def _snl(self) -> dict[str, int]:
         """The count of gates that each site of the trained plain network wants."""
@@ -290,7 +286,8 @@ class Fitting:
 
     def _begin(self, run: RunFolder, planned: Plan | None) -> None:
         if self.setting.fabric.is_global_zero:
-            run.begin(self.recipe, describe_environment(self.recipe.seed, self.hardware), planned, self._about())
+            ran_on = describe_environment(self.recipe.seed, self.hardware, self.setting.feed.checksum)
+            run.begin(self.recipe, ran_on, planned, self._about())
         self.setting.fabric.barrier()
 
     def _about(self) -> About | None:

@@ -212,8 +212,8 @@ def own_lines(run: RunFolder) -> list[dict[str, Any]]:
     return [*(pilot.lines() if pilot.metrics.exists() else []), *run.lines()]
 
 
-def describe_environment(seed: int, hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run ran on."""
+def describe_environment(seed: int, hardware: Mapping[str, Any], images: str | None) -> dict[str, Any]:
+    """What a run ran on; images by their checksum."""
     return {
         "command": sys.argv,
         "seed": seed,
@@ -224,7 +224,20 @@ def describe_environment(seed: int, hardware: Mapping[str, Any]) -> dict[str, An
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "images": images,
     }
+
+
+def read_environment(run: RunFolder) -> dict[str, Any]:
+    """What a run ran on, as it was written down.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    try:
+        return dict(json.loads(run.environment.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{run.environment} is missing or damaged: restore it from a copy of the run") from error
 
 
 def _cpu() -> str:

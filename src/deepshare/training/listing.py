@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from deepshare.errors import CheckpointError, RecipeError
 from deepshare.sharing.table import table
-from deepshare.training.folder import RunFolder, own_lines
+from deepshare.training.folder import RunFolder, own_lines, read_environment
 from deepshare.training.recipe import Recipe, differences, load_recipe, names
 from deepshare.training.sections import Section
 
@@ -115,7 +115,7 @@ def record(folder: str | Path) -> Finished:
         raise CheckpointError(f"{path} holds no finished run (no result.json): finish it with deepshare train --resume")
     recipe = load_recipe(path / "recipe.toml")
     result, lines = RunFolder(path).read_result(), own_lines(RunFolder(path))
-    environment = _environment(path / "environment.json")
+    environment = read_environment(RunFolder(path))
     score: Literal["accuracy", "miou"] = "miou" if "val_miou" in lines[-1] else "accuracy"
     command = environment.pop("command")
     return Finished(
@@ -141,13 +141,6 @@ def _read(name: str, text: str) -> Finished:
     except ValidationError as error:
         wrong = ".".join(map(str, error.errors()[0]["loc"]))
         raise RecipeError(f"the recorded run {name} cannot be read: {wrong}: {error.errors()[0]['msg']}") from None
-
-
-def _environment(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{file} is missing or damaged: restore it from a copy of the run") from error
 
 
 def _neurons(plan: Path) -> int:

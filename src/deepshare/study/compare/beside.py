@@ -13,6 +13,7 @@ NEAR = 1.25  # shares of the ReLUs count as the same up to this factor: methods 
 FULL = "deepshare"
 ORDER_HEADER = ("gates", "the paper's order", "ours", "pairs in the paper's order")
 ABLATION_HEADER = ("", "ours", "difference", "paper", "difference")
+PUBLISHED_HEADER = ("method", "gates", "of all ReLUs", "accuracy", "per 1,000 gates")
 VARIANT_HEADER = ("", "budget", "accuracy", "difference", "validation", "difference", "seeds")
 
 
@@ -42,6 +43,26 @@ def tables_beside(study: Study, outcomes: Outcomes) -> Iterator[Table]:
         yield Table(_ablation_title(study), ABLATION_HEADER, lines, "<>>>>")
     if lines := variants(study, found):
         yield Table("DeepShare and its variants", VARIANT_HEADER, lines, "<>>>>>>")
+    if found and (theirs := theirs_of(study)):
+        title = (
+            f"Published: {theirs.network_title} of full width on {theirs.data_title} (the paper's table {theirs.table})"
+        )
+        yield Table(title, PUBLISHED_HEADER, published(theirs), "<>>>>")
+
+
+def theirs_of(study: Study) -> paper.Results | None:
+    """The paper's table that stands beside the study's."""
+    return study.published and paper.load().find(study.published.network, study.published.data)
+
+
+def published(theirs: paper.Results) -> list[tuple[str, ...]]:
+    """Every row of the paper's table, fewest gates first; of searches for architectures nothing else is known here."""
+    lines: list[tuple[str, ...]] = []
+    for row in sorted(theirs.rows, key=lambda row: (row.gates, -row.score)):
+        own = " (own network)" if row.own_network else ""
+        share, each = row.gates / theirs.baseline.gates, 1000 * row.score / row.gates
+        lines.append((f"{row.method}{own}", f"{row.gates:,}", f"{share:.2%}", f"{row.score:.2f}", f"{each:.2f}"))
+    return lines
 
 
 def comparable(study: Study, outcomes: Outcomes) -> list[Row]:
@@ -51,7 +72,7 @@ def comparable(study: Study, outcomes: Outcomes) -> list[Row]:
 
 def orders(study: Study, found: Sequence[Row]) -> list[tuple[str, ...]]:
     """For each budget the methods that the paper has at about the same share of its ReLUs, in both orders."""
-    theirs = study.published and paper.load().find(study.published.network, study.published.data)
+    theirs = theirs_of(study)
     if not theirs:
         return []
     lines: list[tuple[str, ...]] = []

@@ -1,13 +1,18 @@
 """What a study may say: its methods, budgets and passes."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from deepshare.training.recipe import flat
 from deepshare.training.sections import Positive, Section
 
 TEACHER = "teacher"
+# What all methods of a study share, and a method therefore may not change: images, splits and the teacher.
+COMMON = ("data.", "teacher.", "distillation.teacher", "plain.weights")
 
 
 @dataclass(frozen=True)
@@ -136,16 +141,41 @@ class Study(Section):
     def _known(self) -> Self:
         if TEACHER in self.methods:
             raise ValueError(f"methods.{TEACHER}: every study has a teacher of its own: give the method another name")
+        if odd := [name for name in (*self.methods, *self.data) if not re.fullmatch(r"[\w.-]+", name)]:
+            raise ValueError(f'"{odd[0]}" is a name of files, too: give letters, digits, dots and hyphens')
         missing = [entry.like for entry in self.methods.values() if entry.like and entry.like not in self.methods]
         if missing:
             raise ValueError(f"methods: one is like {missing[0]}, which is not there")
+        if circle := [name for name in self.methods if self._is_circle(name)]:
+            raise ValueError(f"methods.{circle[0]}: it is like itself in the end: let it be like another")
         for part in self.passes:
             data = [part.data, *([part.choose.data] if part.choose else [])]
             unknown = [f"data.{name}" for name in data if name not in self.data]
             unknown += [f"methods.{name}" for name in part.methods if name not in self.methods]
             if unknown:
                 raise ValueError(f'passes: "{part.about}" needs {unknown[0]}, which is not there')
+        for name in self.methods:
+            if wrong := next(self._wrong_keys(name), None):
+                raise ValueError(f"methods.{name}.{wrong}")
         return self
+
+    def _is_circle(self, method: str) -> bool:
+        seen: set[str] = set()
+        name: str | None = method
+        while name is not None and name not in seen:
+            seen.add(name)
+            name = self.methods[name].like
+        return name is not None
+
+    def _wrong_keys(self, method: str) -> Iterator[str]:
+        entry = self.methods[method]
+        budgets = sorted({budget for part in self.passes if method in part.methods for budget in part.budgets})
+        for budget, part in {"": entry.recipe, **entry.at}.items():
+            if budget and budget not in map(str, budgets):
+                yield f"at.{budget}: its runs have {', '.join(map(str, budgets)) or 'no budget'}"
+            for key, _ in flat(part):
+                if key.startswith(COMMON):
+                    yield f"recipe: {key} is the same for all methods: put it into [recipe] or [data.NAME]"
 
     def title(self, method: str) -> str:
         """What tables call a method."""
@@ -158,8 +188,8 @@ class Study(Section):
 
     def has_budget(self, method: str) -> bool:
         """Whether a method is told how many gates it may have; the plain network is not."""
-        named = [part["method"]["name"] for part in self.changes(method) if "name" in part.get("method", {})]
-        return bool(named) and named[-1] != "relu"
+        changed = {key: value for part in self.changes(method) for key, value in flat(part)}
+        return changed.get("method.name", "relu") != "relu"
 
     def jobs_of(self, part: Pass) -> list[Job]:
         """All runs that a pass may have, seed by seed and budget by budget."""

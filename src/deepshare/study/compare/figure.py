@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from deepshare.study import drawing, paper
+from deepshare.study.compare.beside import theirs_of
 from deepshare.study.compare.definition import Study
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.rows import Row, rows
@@ -27,7 +28,7 @@ def save(study: Study, outcomes: Outcomes, folder: Path) -> list[str]:
 
 def draw(study: Study, data: str, found: Sequence[Row]) -> Figure:
     """Draw the rows of one table."""
-    theirs = paper.load().find(study.published.network, study.published.data) if study.published else None
+    theirs = theirs_of(study)
     figure = Figure(figsize=(11 if theirs else 6, 5.2), layout="constrained")
     panels = figure.subplots(1, 2 if theirs else 1, squeeze=False)[0]
     style = _styles(study, theirs)

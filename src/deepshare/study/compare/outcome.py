@@ -85,7 +85,33 @@ def read_all(study: Study, folder: Path) -> dict[Job, Outcome]:
                 f"{folder / job.name}.json learned from another teacher than the study's: "
                 "give results with another teacher an --out of their own"
             )
+    for data in study.data:
+        check_images(data, outcomes)
     return outcomes
+
+
+def check_images(data: str, outcomes: Outcomes, now: str | None = None) -> None:
+    """See that all runs on the images of one name had the same ones, as far as that was written down.
+
+    A teacher that was given may have had others.
+
+    Args:
+        data: The name.
+        outcomes: What there is.
+        now: The checksum of the images that are there now, if any run is to follow.
+
+    Raises:
+        CheckpointError: Some were others.
+    """
+    seen = {None: "", now: "the images that are there now"}
+    for job, outcome in outcomes.items():
+        if outcome.run and job.data == data and not outcome.given:
+            seen.setdefault(outcome.run.environment.get("images"), job.name)
+    if len(others := [who for images, who in seen.items() if images]) > 1:
+        raise CheckpointError(
+            f"{others[0]} and {others[1]} do not have the same images to train on and to validate with: "
+            "give results with other images an --out and --work of their own"
+        )
 
 
 def teacher_of(study: Study, data: str, outcomes: Outcomes) -> str:

@@ -88,18 +88,20 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
         f"Every method has {study.epochs} epochs of its own{before}, which all within a budget learn from and may "
         "start from. Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With "
         "several seeds it is the mean ± the standard deviation. Bytes and rounds are those of one image in private "
-        f"inference with {study.engine}, predicted.{_precision(outcomes)}"
+        f"inference with {study.engine}, predicted. Training is time on the clock, on cores that runs may have had to "
+        f"share.{_precision(outcomes)}"
     )
 
 
 def _precision(outcomes: Outcomes) -> str:
-    """How many networks were trained in fewer bits than recipes have."""
-    runs = [outcome.run for outcome in outcomes.values() if outcome.run]
-    halves = sum(run.environment.get("precision") == "bf16-mixed" for run in runs)
-    if not halves:
+    """Which networks were trained in fewer bits than recipes have, and which were not."""
+    runs = {job.name: outcome.run for job, outcome in outcomes.items() if outcome.run}
+    wide = [name for name, run in runs.items() if run.environment.get("precision") != "bf16-mixed"]
+    if len(wide) == len(runs):
         return ""
-    said = f"{halves} of {len(runs)} runs were trained in bfloat16 (`--precision bf16-mixed`), the others in float32"
-    return f" {said}; accuracy is always that in float32."
+    others = f"; in float32 {' and '.join(wide)}" if wide else ""
+    said = f"{len(runs) - len(wide)} of {len(runs)} runs were trained in bfloat16 (`--precision bf16-mixed`){others}"
+    return f" {said}. Accuracy is always that in float32."
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> str:

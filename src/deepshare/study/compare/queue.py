@@ -1,7 +1,7 @@
 """All runs of a study one after the other, without those that were finished before."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,10 @@ from deepshare.study.compare import outcome as outcomes_of
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.jobs import jobs
 from deepshare.study.compare.locks import is_held, lock_of
-from deepshare.study.compare.outcome import Outcome, Outcomes
-from deepshare.study.compare.run import Place, check_teacher, run, teacher_is_there
+from deepshare.study.compare.outcome import Outcome, Outcomes, check_images
+from deepshare.study.compare.recipes import recipe_of
+from deepshare.study.compare.run import Place, check_teacher, refusal, run, teacher_is_there
+from deepshare.training.feed import make_feed
 from deepshare.training.folder import RunFolder
 from deepshare.training.progress import Reporter
 
@@ -78,6 +80,8 @@ class Queue:
         """
         began, done = time.monotonic(), 0
         with self.alone():
+            for refused in self.look_ahead(self.open(self.outcomes(), limits)):
+                tell(refused)
             while job := self._next(limits):
                 spent = (time.monotonic() - began) / 60
                 late = limits.minutes is not None and spent + self.minutes(job, self.outcomes()) > limits.minutes
@@ -87,6 +91,25 @@ class Queue:
                     tell(outcome)
                     done += 1
         return "elsewhere" if self.open(self.outcomes(), limits) else "finished"
+
+    def look_ahead(self, runs: Sequence[Job]) -> Iterator[Outcome]:
+        """Before anything is trained: find or fetch the images, and write down which methods cannot do their budgets.
+
+        Raises:
+            DataError: The data is missing or damaged.
+            CheckpointError: Runs that are finished had other images.
+        """
+        for data in dict.fromkeys(job.data for job in runs):
+            recipe = recipe_of(self.study, Job(TEACHER, data))
+            feed = make_feed(None, recipe, self.place.data_dir, download=self.place.download)
+            known = self.outcomes()
+            check_images(data, known, feed.checksum)
+            if self.place.teacher:  # which stands in no outcome yet, and costs no time
+                continue
+            for job in (job for job in runs if job.data == data and job.method != TEACHER and job not in known):
+                if outcome := refusal(self.study, job, feed.input_size, known):
+                    outcomes_of.write(outcome, self.out)
+                    yield outcome
 
     def open(self, known: Outcomes, limits: Limits) -> list[Job]:
         """What has no result yet, in its order."""

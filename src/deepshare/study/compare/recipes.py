@@ -80,9 +80,16 @@ def recipe_of(study: Study, job: Job) -> Recipe:
         raise RecipeError(f"the study {study.name}, method {job.method}: {error}") from None
     trained = ("plain",) if recipe.method.name == "relu" else RESULT_PHASES
     epochs = sum(phase.epochs for name, phase in recipe.phases.items() if name in trained)
-    if job.method != TEACHER and epochs != study.epochs:
+    if job.method == TEACHER:
+        return recipe
+    if epochs != study.epochs:
         raise RecipeError(
             f"the study {study.name}, method {job.method}: it has {epochs} epochs and every method has {study.epochs}"
+        )
+    if recipe.budget and recipe.budget.allocate == "snl":
+        raise RecipeError(
+            f'the study {study.name}, method {job.method}: budget.allocate = "snl" trains for epochs that no other '
+            "method has: write its counts to a file with deepshare plan, and give that"
         )
     return recipe
 

@@ -4,6 +4,7 @@ import json
 import shlex
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from deepshare.errors import BudgetError, CheckpointError, RecipeError, Unsuppor
 from deepshare.private.cost import predict
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.locks import lock_of
-from deepshare.study.compare.outcome import Outcome, Private
+from deepshare.study.compare.outcome import Outcome, Outcomes, Private, teacher_of
 from deepshare.study.compare.recipes import checksum, is_path, recipe_of, taught
+from deepshare.training.comparators import check_method
 from deepshare.training.fit import fit
-from deepshare.training.folder import RunFolder
+from deepshare.training.folder import RunFolder, read_environment
 from deepshare.training.hardware import Hardware, Precision
 from deepshare.training.listing import record
-from deepshare.training.networks import check_finished, load
+from deepshare.training.networks import check_finished, load, plain_network
 from deepshare.training.progress import Reporter
 from deepshare.training.recipe import Recipe, load_recipe
 from deepshare.training.weights import read_weights
@@ -89,9 +91,20 @@ def dry_run(study: Study, job: Job, place: Place) -> str | None:
     return None
 
 
+def refusal(study: Study, job: Job, input_size: Sequence[int], outcomes: Outcomes) -> Outcome | None:
+    """The outcome of a run whose method cannot do the network or the budget, known before anything is trained."""
+    recipe = recipe_of(study, job)
+    try:
+        check_method(recipe, plain_network(recipe, "shared"), input_size)
+    except (BudgetError, UnsupportedModelError) as error:
+        empty = _empty(study, job, recipe, teacher_of(study, job.data, outcomes))
+        return empty.model_copy(update={"refused": str(error)})
+    return None
+
+
 def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None:
-    begun = RunFolder(folder).environment
-    before = json.loads(begun.read_text(encoding="utf-8"))["precision"] if begun.exists() else place.precision
+    run = RunFolder(folder)
+    before = read_environment(run).get("precision") if run.environment.exists() else place.precision
     if before != place.precision:
         raise CheckpointError(f"{folder} was begun with --precision {before}: give it again, or another --work")
     fit(
@@ -136,8 +149,7 @@ def _train_teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> 
         whole.mkdir()
         for file in (folder.model, folder.recipe, folder.metrics, folder.result, folder.images):
             shutil.copy(file, whole)
-        environment = json.loads(folder.environment.read_text(encoding="utf-8"))
-        named = environment | {"command": _command(study, place)}  # without anybody's paths
+        named = read_environment(folder) | {"command": _command(study, place)}  # without anybody's paths
         RunFolder(whole).environment.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
         if kept.exists():
             kept.rename(Path(temporary) / "before")

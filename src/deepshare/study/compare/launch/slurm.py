@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from deepshare.errors import DeepShareError
+from deepshare.errors import CheckpointError, DeepShareError
 from deepshare.files import write_atomically
 from deepshare.study.compare.definition import TEACHER, Job
 from deepshare.study.compare.launch.worker import Worker, check_installed, needed, new_folder, prepare
@@ -85,7 +85,12 @@ class _Submission:
         return self.queue.place.work / "slurm.json"
 
     def _numbers(self) -> dict[str, str]:
-        known: dict[str, str] = json.loads(self._record.read_text()) if self._record.exists() else {}
+        try:
+            known: dict[str, str] = json.loads(self._record.read_text()) if self._record.exists() else {}
+        except ValueError:
+            raise CheckpointError(
+                f"{self._record} is damaged: see with squeue that no job of the study is waiting, and delete it"
+            ) from None
         return known
 
     def waiting(self) -> dict[str, str]:

@@ -13,9 +13,7 @@ from deepshare.errors import DeepShareError
 from deepshare.study.compare.definition import TEACHER, Job
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.queue import Limits, Queue
-from deepshare.study.compare.recipes import recipe_of
 from deepshare.study.compare.run import teacher_is_there
-from deepshare.training.feed import make_feed
 from deepshare.training.progress import Reporter
 
 if TYPE_CHECKING:
@@ -66,16 +64,17 @@ def needed(queue: Queue, known: Outcomes, limits: Limits) -> list[Job]:
 
 
 def prepare(queue: Queue, runs: Sequence[Job], reporter: Reporter) -> None:
-    """Do once what all jobs would do: find or fetch the images, and take the teacher if one was given.
+    """Do once what all jobs would do: look ahead, and take the teacher if one was given.
 
     Raises:
         DataError: The data is missing or damaged.
+        CheckpointError: Runs that are finished had other images.
     """
-    for data in dict.fromkeys(job.data for job in runs):
-        teacher = Job(TEACHER, data)
-        make_feed(None, recipe_of(queue.study, teacher), queue.place.data_dir, download=queue.place.download)
-        if queue.place.teacher:
-            queue.work_on(teacher, reporter)
+    for outcome in queue.look_ahead(runs):
+        reporter.note(f"{outcome.job.name}: no result: {outcome.refused}")
+    if queue.place.teacher:
+        for data in dict.fromkeys(job.data for job in runs):
+            queue.work_on(Job(TEACHER, data), reporter)
 
 
 def check_installed(launch: str) -> None:
