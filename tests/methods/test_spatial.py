@@ -147,6 +147,31 @@ def test_segmentation_is_distorted_at_its_logits() -> None:
     torch.testing.assert_close(table[0, 0], (converted(images) - clean).square().mean())
 
 
+def test_a_segmentation_network_has_its_patches_within_the_budget_and_exports_them(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = zoo.build("deeplabv3-mobilenetv2", classes=3, width=0.25, aspp_width=8)
+    method = Spatial((3, 32, 32), gates=2000, samples=1, channels=1)
+    model = method.convert(network)
+    method.begin(model, "finetune", lambda count: torch.randn(count, 3, 32, 32))
+    assert model.eval()(torch.randn(2, 3, 32, 32)).shape == (2, 3, 32, 32)
+    assert 1900 < count_gates(model, (3, 32, 32)) <= 2000
+    pytest.importorskip("onnxscript")
+    export_onnx(model, tmp_path / "model.onnx", (3, 32, 32))
+    assert count_comparisons(tmp_path / "model.onnx") == count_gates(model, (3, 32, 32))
+
+
+def test_images_are_taken_few_at_a_time_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Spatial((1, 4, 4), gates=1).convert(nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 1, 1))).eval()
+    images = torch.randn(5, 1, 4, 4)
+    (whole,) = distortion(model, images)
+    monkeypatch.setattr("deepshare.methods.spatial.PIXELS", 2 * 16)
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    (parts,) = distortion(model, images)
+    assert set(seen) == {1, 2}
+    torch.testing.assert_close(parts, whole)
+
+
 def test_the_chosen_patches_distort_least_of_all_within_the_budget() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 2, 1))

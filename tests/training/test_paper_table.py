@@ -72,6 +72,7 @@ COMPARATORS = {
     "cifar100-hrn5x5x3-hybrenet-52k": ("HybReNet", 52.0, 77.14),
     "cifar100-hrn5x5x3-hybrenet-26k": ("HybReNet", 26.0, 72.65),
 }
+SCENES = {"ade20k-deeplabv3-spatial-2558k": (4, "Spatial sharing", 2558.0, 33.23)}
 UNLISTED = ("cifar100-resnet18-deepreduce-49.2k", "cifar100-resnet18-delphi-49.9k")  # not in the paper's tables
 CAMVID = {"camvid-small-plain", "camvid-small-3", "camvid-small-10"}
 OWN = {"own", "digits", "digits-plain", "cifar100-small", "cifar100-small-plain"} | CAMVID
@@ -136,7 +137,7 @@ def test_the_copy_of_the_results_is_the_papers_tables() -> None:
 
 
 def test_there_is_one_recipe_for_every_row() -> None:
-    assert set(names()) == set(RESULTS) | set(COMPARATORS) | set(UNLISTED) | OWN
+    assert set(names()) == set(RESULTS) | set(COMPARATORS) | set(SCENES) | set(UNLISTED) | OWN
 
 
 @needs_paper
@@ -160,6 +161,15 @@ def test_a_comparator_says_its_row_and_has_its_budget(name: str) -> None:
     assert recipe.method.name == name.split("-")[2]
 
 
+def test_the_rival_on_scenes_has_three_percent_of_the_gates_and_the_same_images() -> None:
+    (name,) = SCENES
+    recipe, other = load_recipe(name), load_recipe("ade20k-deeplabv3-2556k")
+    assert recipe.budget is not None
+    assert recipe.budget.gates == int(0.03 * 85_262_336)
+    assert (recipe.data, recipe.model) == (other.data, other.model)
+    assert recipe.method.name == "spatial"
+
+
 @pytest.mark.parametrize("name", UNLISTED)
 def test_a_comparator_that_the_paper_does_not_list_names_no_row(name: str) -> None:
     assert load_recipe(name).paper is None
@@ -170,11 +180,11 @@ def test_images_are_the_same_for_all_methods(name: str) -> None:
     assert load_recipe(name).data == load_recipe("cifar100-resnet18-6k").data
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", [*RESULTS, *SCENES])
 def test_a_recipe_says_which_row_it_is_for(name: str) -> None:
     paper = load_recipe(name).paper
     assert paper is not None
-    assert (paper.table, paper.row, paper.gates_k, paper.accuracy or paper.miou) == RESULTS[name]
+    assert (paper.table, paper.row, paper.gates_k, paper.accuracy or paper.miou) == {**RESULTS, **SCENES}[name]
     assert (paper.miou is not None) == name.startswith("ade20k")
 
 

@@ -19,7 +19,7 @@ from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.gates import spread
 from deepshare.sharing.sites import find_sites
 
-BATCH = 256  # images at a time, those of several channels together
+PIXELS = 2**18  # of the images at a time, those of several channels together: 256 of CIFAR, one of 512x512
 
 
 @dataclass
@@ -113,11 +113,12 @@ def _site_distortion(model: nn.Module, images: Tensor, probe: _Probe, last: _Pro
         return total
     channels = torch.eye(probe.site.site.channels, dtype=torch.bool, device=images.device)[:count]
     probe.patch = patch
-    for part in images.split(BATCH):
+    most = max(1, PIXELS // images.shape[2:].numel())
+    for part in images.split(most):
         clean = _run(model, part, probe, last, None)
         # vmap runs what comes before the site only once for all channels.
         run = partial(_difference, clean, model, part, probe, last)
-        total += torch.vmap(run, chunk_size=max(1, BATCH // len(part)))(channels) * len(part) / len(images)
+        total += torch.vmap(run, chunk_size=max(1, most // len(part)))(channels) * len(part) / len(images)
     return total
 
 
