@@ -217,6 +217,8 @@ def try_all(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
 
 def describe(outcome: "Outcome") -> str:
     """An outcome in a few words."""
+    from deepshare.study.compare.rows import took
+
     if outcome.run is None:
         return f"no result: {outcome.refused}"
-    return f"{outcome.run.test:.2f}% with {outcome.run.gates:,} gates in {outcome.run.seconds / 60:.1f} min"
+    return f"{outcome.run.test:.2f}% with {outcome.run.gates:,} gates in {took(outcome.run.seconds)}"

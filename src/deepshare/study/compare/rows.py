@@ -109,7 +109,7 @@ class Row:
             f"{self.gates:,}",
             f"{1000 * self.test.mean / self.gates:.2f}",
             *private,
-            f"{self.seconds / 60:.1f} min",
+            took(self.seconds),
             str(len(self.runs)),
         )
 
@@ -142,6 +142,15 @@ def rows(study: Study, outcomes: Outcomes, data: str) -> list[Row]:
             groups.setdefault((job.budget or 0, job.method), []).append(outcome)
     made = [Row(study.title(method), tuple(sorted(found, key=_seed))) for (_, method), found in groups.items()]
     return sorted(made, key=lambda row: (row.budget or 0, -row.test.mean if row.runs else 0.0, row.title))
+
+
+def took(seconds: float) -> str:
+    """A time in words.
+
+    >>> took(3.2), took(90)
+    ('3 s', '1.5 min')
+    """
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
 def _seed(outcome: Outcome) -> tuple[bool, int]:
