@@ -52,7 +52,7 @@ def tables_beside(study: Study, outcomes: Outcomes) -> Iterator[Table]:
 
 def theirs_of(study: Study) -> paper.Results | None:
     """The paper's table that stands beside the study's."""
-    return study.published and paper.load().find(study.published.network, study.published.data)
+    return paper.load().find(study.published.network, study.published.data) if study.published else None
 
 
 def published(theirs: paper.Results) -> list[tuple[str, ...]]:
