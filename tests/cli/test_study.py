@@ -48,20 +48,13 @@ def test_the_help_says_what_all_studies_do(cli: Cli) -> None:
     assert "RUN [OTHER]" in cli("study", "affine", "--help").out
 
 
-def test_boundaries_are_drawn(cli: Cli, tmp_path: Path) -> None:
-    said = cli("study", "boundaries", "--out", tmp_path)
-    assert "two-piece line" in said.out
-    assert said.out.splitlines()[-1] == f"drawn in {tmp_path}/boundaries.svg"
-    as_json = cli("study", "boundaries", "--out", tmp_path, "--json")
-    assert json.loads(as_json.out) == json.loads((tmp_path / "boundaries.json").read_text())
-
-
-def test_the_papers_tables_are_drawn(cli: Cli, tmp_path: Path) -> None:
-    said = cli("study", "published", "--out", tmp_path)
-    assert "Wide-ResNet 22-8" in said.out
-    assert said.out.splitlines()[-1] == f"drawn in {tmp_path}/published.svg"
-    as_json = cli("study", "published", "--out", tmp_path, "--json")
-    assert json.loads(as_json.out) == json.loads((tmp_path / "published.json").read_text())
+@pytest.mark.parametrize(("name", "words"), [("boundaries", "two-piece line"), ("published", "Wide-ResNet 22-8")])
+def test_what_needs_no_run_is_drawn(name: str, words: str, cli: Cli, tmp_path: Path) -> None:
+    said = cli("study", name, "--out", tmp_path)
+    assert words in said.out
+    assert said.out.splitlines()[-1] == f"drawn in {tmp_path}/{name}.svg"
+    as_json = cli("study", name, "--out", tmp_path, "--json")
+    assert json.loads(as_json.out) == json.loads((tmp_path / f"{name}.json").read_text())
 
 
 def test_dimension_of_a_run_is_written_into_its_folder(cli: Cli, run: Path) -> None:
