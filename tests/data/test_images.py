@@ -1,10 +1,13 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deepshare.data import ImageSet, check_classes, load
-from deepshare.data.images import cut
+from deepshare.data.images import FileImages, cut
 from deepshare.errors import DataError
 from tests.data.layouts import tensor
 
@@ -108,3 +111,27 @@ def test_a_subset_is_balanced_and_leaves_validation_alone() -> None:
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(DataError, match="no data set is named 'cifar-100': did you mean 'cifar100'"):
         load("cifar-100")
+
+
+def test_a_checksum_tells_images_labels_and_their_order_apart(tmp_path: Path) -> None:
+    whole = numbered([0, 1, 1, 0], 2)
+    order = torch.tensor([0, 1, 2, 3])
+    assert whole.checksum() == whole.take(order).checksum() == numbered([0, 1, 1, 0], 3).checksum()
+    assert len({whole.checksum(), whole.take(order[:3]).checksum(), whole.take(order.flip(0)).checksum()}) == 3
+    assert numbered([0, 1, 1, 1], 2).checksum() != whole.checksum()
+    wide = torch.zeros(2, 1, 1, 4, dtype=torch.uint8)
+    shapes = [replace(whole, images=images, labels=torch.zeros(2).long()) for images in (wide, wide.view(2, 1, 4, 1))]
+    assert shapes[0].checksum() != shapes[1].checksum()
+
+
+def test_the_checksum_of_files_goes_by_name_and_size(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(b"123")
+    read = FileImages((file,), lambda path: torch.zeros(1, 1, 1, dtype=torch.uint8))
+    kept = replace(numbered([0], 1), images=read)
+    before = kept.checksum()
+    file.write_bytes(b"1234")
+    assert kept.checksum() != before
+    file.unlink()
+    with pytest.raises(DataError, match=r"a\.png: No such file or directory: get the data set again"):
+        kept.checksum()

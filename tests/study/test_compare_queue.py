@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deepshare.errors import CheckpointError
+from deepshare.errors import CheckpointError, DataError
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.locks import lock_of
 from deepshare.study.compare.outcome import Outcome
@@ -152,18 +152,18 @@ def test_other_images_are_refused_before_anything_is_trained(whole: Queue, tmp_p
     queue, file = queue_in(tmp_path), tmp_path / "out" / "few-relu-seed0.json"
     content = json.loads(file.read_text())
     images = content["run"]["environment"]["images"]
-    assert len(images) == 33  # two checksums: to train on, and to validate with
-    content["run"]["environment"]["images"] = "0" * 33
+    assert len(images) == 50  # three checksums: to train on, to validate with and to test with
+    content["run"]["environment"]["images"] = "0" * 50
     file.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match="do not have the same images"):
+    with pytest.raises(CheckpointError, match=r"few-relu-seed0 had other images than few-deepshare-192-seed0 had: "):
         queue.outcomes()
     for other in (tmp_path / "out").glob("*.json"):
         changed = json.loads(other.read_text())
         if "run" in changed:
-            changed["run"]["environment"]["images"] = "0" * 33
+            changed["run"]["environment"]["images"] = "0" * 50
             other.write_text(json.dumps(changed))
     (tmp_path / "out" / "few-snl-96-seed0.json").unlink()
-    with pytest.raises(CheckpointError, match=r"the images that are there now and few-.* do not have the same images"):
+    with pytest.raises(CheckpointError, match=r"had other images than are there now: "):
         run(queue)
     assert not list(queue.place.work.glob("few-*"))
 
@@ -176,6 +176,29 @@ def test_a_damaged_record_of_a_run_that_was_begun_is_named(whole: Queue, tmp_pat
     begun.write_text('{"precision"')
     with pytest.raises(CheckpointError, match=r"few-snl-96-seed0/environment\.json is missing or damaged"):
         run(queue_in(tmp_path))
+
+
+def test_a_run_that_was_begun_with_other_images_does_not_go_on(whole: Queue, tmp_path: Path) -> None:
+    shutil.copytree(whole.out, tmp_path / "out")
+    (tmp_path / "out" / "few-snl-96-seed0.json").unlink()
+    begun = tmp_path / "work" / "few-snl-96-seed0"
+    shutil.copytree(whole.place.work / begun.name, begun)
+    recipe = (begun / "recipe.toml").read_text()
+    (begun / "recipe.toml").write_text(recipe.replace(str(whole.out), str(tmp_path / "out")))
+    content = json.loads((begun / "environment.json").read_text())
+    (begun / "environment.json").write_text(json.dumps({**content, "images": "0" * 50}))
+    with pytest.raises(CheckpointError, match="few-snl-96-seed0 was begun with other images than are there now"):
+        run(queue_in(tmp_path))
+    assert not (tmp_path / "out" / "few-snl-96-seed0.json").exists()
+
+
+def test_a_network_that_does_not_take_the_images_is_no_result_of_its_methods(tmp_path: Path) -> None:
+    study = load_study("digits")
+    wrong = study.model_copy(update={"recipe": {**study.recipe, "model": {"arguments": {"width": 8, "channels": 3}}}})
+    queue = Queue(wrong, Place(tmp_path / "work", tmp_path / "out"))
+    with pytest.raises(DataError, match="does not take images of 1x8x8"):
+        run(queue)
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_limits(tmp_path: Path) -> None:
@@ -220,8 +243,19 @@ def test_a_given_teacher(teacher: Path, whole: Queue, tmp_path: Path) -> None:
     assert figures(queue)["few-deepshare-96-seed0"]["run"] != figures(whole)["few-deepshare-96-seed0"]["run"]
     with pytest.raises(CheckpointError, match="learned from one that was given with --teacher"):
         run(queue_in(tmp_path))
-    with pytest.raises(CheckpointError, match="learned from one that the study trained"):
+    with pytest.raises(CheckpointError, match="learned from one that the study trains"):
         run(Queue(whole.study, replace(queue.place, out=whole.out)))
+    early = queue_in(tmp_path / "early")
+    assert run(early, "trimmed", minutes=0.5) == ["few-trimmed-96-seed0"]
+    with pytest.raises(CheckpointError, match="learned from one that the study trains"):
+        run(queue_in(tmp_path / "early", teacher))
+    assert [file.name for file in (tmp_path / "early" / "out").iterdir()] == ["few-trimmed-96-seed0.json"]
+
+
+def test_with_a_given_teacher_what_cannot_be_done_is_said_first(teacher: Path, tmp_path: Path) -> None:
+    queue = queue_in(tmp_path, teacher)
+    assert run(queue, "trimmed", runs=1) == ["few-teacher-seed0", "few-trimmed-96-seed0"]
+    assert queue.outcomes()[Job("trimmed", "few", 96)].refused
 
 
 def test_runs_that_others_are_at_are_left_to_them(

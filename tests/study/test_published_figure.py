@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from deepshare.study import paper
-from deepshare.study.published_figure import OURS, as_table, draw, panels, round_ticks, save
+from deepshare.study.pareto import round_ticks
+from deepshare.study.published_figure import RUN_HERE, as_table, draw, panels, save
 
 FINISHED = {
     "recipe": "cifar100-resnet18-6k",
@@ -26,10 +27,12 @@ FINISHED = {
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    """A run of the paper's network, and one of the same name but another width."""
+    """A run of the paper's network, one of the same name but another width, and one on fewer images."""
     folder = tmp_path / "records"
     folder.mkdir()
     (folder / "same.json").write_text(json.dumps(FINISHED))
+    elsewhere = {"overrides": {"data.subset": 256}, "test": 20.0}
+    (folder / "subset.json").write_text(json.dumps({**FINISHED, **elsewhere}))
     (folder / "narrow.json").write_text(json.dumps({**FINISHED, "neurons": 122_880, "test": 40.0}))
     return folder
 
@@ -51,16 +54,24 @@ def test_a_run_stands_beside_the_table_of_its_network_alone(records: Path) -> No
     assert [[run.test for run in panel.ours] for panel in found] == [[75.25], [], [], []]
     figure = draw(found)
     assert np.asarray(figure.axes[0].lines[-1].get_xydata()).tolist() == [[6000, 75.25]]
-    assert OURS in [text.get_text() for text in figure.legends[0].get_texts()]
-    assert OURS not in [text.get_text() for text in draw(panels()).legends[0].get_texts()]
+    assert RUN_HERE in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert RUN_HERE not in [text.get_text() for text in draw(panels()).legends[0].get_texts()]
     assert "run with this code: cifar100-resnet18-6k" in as_table(found)
+
+
+def test_some_of_the_tables() -> None:
+    figure = draw(panels()[2:3])
+    drawn, empty = figure.axes
+    assert drawn.get_title() == "ResNet-18, Tiny-ImageNet (table 3)"
+    assert not empty.axison
+    assert "CryptoNAS (own network)" not in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_the_files(tmp_path: Path, records: Path) -> None:
     save(panels(records), tmp_path, "deepshare study published")
     rows = json.loads((tmp_path / "published.json").read_text())["rows"]
     assert len(rows) == sum(len(results.rows) for results in paper.load().results) + 1
-    last = {"network": "ResNet-18", "data": "CIFAR-100", "method": f"{OURS}: cifar100-resnet18-6k"}
+    last = {"network": "ResNet-18", "data": "CIFAR-100", "method": f"{RUN_HERE}: cifar100-resnet18-6k"}
     assert {**last, "gates": 6000, "score": 75.25, "from": "2026-01-01"} in rows
     before = (tmp_path / "published.svg").read_bytes()
     save(panels(records), tmp_path, "deepshare study published")

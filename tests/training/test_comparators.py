@@ -10,8 +10,9 @@ from deepshare.errors import BudgetError, RecipeError, UnsupportedModelError
 from deepshare.private.infer import infer
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.onnx import export_onnx
+from deepshare.training.comparators import check_method
 from deepshare.training.fit import fit
-from deepshare.training.networks import load
+from deepshare.training.networks import load, plain_network
 from deepshare.training.recipe import Recipe, load_recipe
 from deepshare.training.schema import SEARCHING
 from tests.training.conftest import StopAfter, StoppedError
@@ -84,6 +85,16 @@ def test_what_a_method_cannot_do_is_refused_before_anything_is_trained(
     with pytest.raises(error, match=message):
         fit(recipe=recipe(name, **overrides), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    with pytest.raises(error, match=message):
+        check_method(recipe(name, **overrides), plain_network(recipe(name, **overrides), "shared"), (1, 8, 8))
+
+
+@pytest.mark.parametrize("name", ["deepshare", "senet"])
+def test_densities_that_are_not_known_are_refused_without_training(name: str) -> None:
+    values = {"budget.allocate": "senet", "budget.gates": 96, "model.arguments.depth": 10}
+    wanted = recipe("senet", **values) if name == "senet" else load_recipe("digits", values)
+    with pytest.raises(BudgetError, match="SENet's densities are known for the sites of resnet18 and wrn22-8 only"):
+        check_method(wanted, plain_network(wanted, "shared"), (1, 8, 8))
 
 
 @pytest.fixture(scope="module", params=OWN)

@@ -80,9 +80,10 @@ class ImageSet:
         found = hashlib.sha256()
         for part in (self.images, self.labels):
             if isinstance(part, Tensor):
-                found.update(part.contiguous().numpy().data)
+                found.update(str(tuple(part.shape)).encode())
+                found.update(part.contiguous().cpu().numpy().data)
             else:
-                found.update("".join(f"{path.name} {path.stat().st_size} " for path in part.paths).encode())
+                found.update("".join(f"{path.name} {_size(path)} " for path in part.paths).encode())
         return found.hexdigest()[:16]
 
     def take(self, indices: Tensor) -> "ImageSet":
@@ -155,3 +156,10 @@ def _balanced_order(image_set: ImageSet, seed: int) -> Tensor:
 
 def _take(images: Tensor | FileImages, indices: Tensor) -> Tensor | FileImages:
     return images[indices] if isinstance(images, Tensor) else images.take(indices)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}: get the data set again") from None

@@ -1,7 +1,8 @@
 """Spatial sharing: the neurons of a patch share one gate, and each channel has the patch that distorts least.
 
 How much a patch distorts the network is measured with the rest of the network as it was, channel by channel and patch
-by patch; the patches with the least distortion in all are then found exactly, by a multiple-choice knapsack.
+by patch; the patches with the least distortion in all are then found by a multiple-choice knapsack, exactly unless the
+budget is very large.
 """
 
 from collections.abc import Iterator, Sequence

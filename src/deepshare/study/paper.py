@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 BASELINE = "Baseline"
 OURS = "DeepShare"
+MEASURES = {"accuracy": "accuracy", "miou": "mIoU"}
 
 
 class Entry(BaseModel):
@@ -56,6 +57,16 @@ class Results(Entry):
     def baseline(self) -> Row:
         """The plain network."""
         return next(row for row in self.rows if row.method == BASELINE)
+
+    @property
+    def setup(self) -> tuple[str, str]:
+        """Network and data, named as in recipes."""
+        return self.network, self.data
+
+    @property
+    def counts(self) -> list[int]:
+        """The gates of every row but the baseline's."""
+        return [row.gates for row in self.rows if row.method != BASELINE]
 
     def of(self, method: str) -> tuple[Row, ...]:
         """The rows of one method, fewest gates first."""
@@ -105,7 +116,7 @@ class Paper(Entry):
 
     def find(self, network: str, data: str) -> Results | None:
         """The table for a network and a data set, named as in recipes; None if there is none."""
-        fitting = (table for table in self.results if (table.network, table.data) == (network, data))
+        fitting = (table for table in self.results if table.setup == (network, data))
         return next(fitting, None)
 
     @property

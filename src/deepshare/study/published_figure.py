@@ -1,41 +1,21 @@
 """The paper's tables that compare methods, drawn: accuracy over gates, with our own runs of the same networks."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from deepshare.sharing.table import table
 from deepshare.study import drawing, paper
-from deepshare.study.drawing import BLUE, DARK, FRAME, TICKS
-from deepshare.training.listing import Finished, list_recipes
+from deepshare.study.drawing import DARK
+from deepshare.study.pareto import Styles, draw_methods, dress, label, round_ticks, styles
+from deepshare.training.listing import Finished, Listed, list_recipes
 
-# Colours that most colour-blind readers tell apart; the markers differ, too.
-COLOURS = (
-    BLUE,
-    "#c0501f",
-    "#2a8a57",
-    "#b8478f",
-    "#8a6d00",
-    "#3aa0c9",
-    "#6b4fa0",
-    "#7a7a7a",
-    "#d98200",
-    "#222222",
-    "#7fb800",
-)
-MARKERS = "osD^vP*Xhd"
-OURS = "run with this code"
+RUN_HERE = "run with this code"
 SAME_SIZE = 0.01  # networks are the same if their counts of ReLUs differ by less, as the paper's are rounded
-MEASURES = {"accuracy": "accuracy", "miou": "mIoU"}
-
-Styles = Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -53,84 +33,40 @@ def panels(records: Path | None = None) -> list[Panel]:
         records: Folder of recorded runs; by default the packaged one.
     """
     listed = list_recipes(records)
-    found = []
-    for results in paper.load().results:
-        same = (entry for entry in listed if (entry.recipe.model.name, entry.recipe.data.name) == _setup(results))
-        runs = (run for entry in same for run in entry.runs if _is_same_size(run, results))
-        found.append(Panel(results, tuple(runs)))
-    return found
+    return [Panel(results, tuple(_runs(results, listed))) for results in paper.load().results]
 
 
-def styles(methods: Sequence[str]) -> Styles:
-    """A colour and a marker for each method."""
-    return {
-        name: (COLOURS[number % len(COLOURS)], MARKERS[(number + number // len(COLOURS)) % len(MARKERS)])
-        for number, name in enumerate(dict.fromkeys(methods))
-    }
+def _runs(results: paper.Results, listed: Sequence[Listed]) -> list[Finished]:
+    same = [entry for entry in listed if (entry.recipe.model.name, entry.recipe.data.name) == results.setup]
+    return [run for entry in same for run in entry.runs if _belongs(run, results)]
+
+
+def _belongs(run: Finished, results: paper.Results) -> bool:
+    """Whether a run had the table's network, at its size, and the images of its recipe."""
+    changed = any(key.startswith(("data.", "model.")) for key in run.overrides)
+    return not changed and abs(run.neurons / results.baseline.gates - 1) < SAME_SIZE
 
 
 def draw(found: Sequence[Panel]) -> Figure:
-    """Draw all tables, one panel each, with one legend for all."""
-    figure = Figure(figsize=(11, 9.2), layout="constrained")
-    style = styles([paper.OURS, *(method for method in paper.load().methods if method != paper.BASELINE)])
-    for axes, panel in zip(figure.subplots(-(-len(found) // 2), 2).flat, found, strict=True):
+    """Draw tables, one panel each, with one legend for all."""
+    rows = -(-len(found) // 2)
+    figure = Figure(figsize=(11, 4.4 * rows + 0.4), layout="constrained")
+    methods = dict.fromkeys(row.method for panel in found for row in panel.results.rows)
+    style = styles([paper.OURS, *(method for method in methods if method != paper.BASELINE)])
+    grid = figure.subplots(rows, 2, squeeze=False).flatten().tolist()
+    for axes, panel in zip(grid, found, strict=False):
         results = panel.results
         draw_methods(axes, results, style)
         for run in panel.ours:
             axes.plot(run.gates, run.test, color=DARK, marker="D", markersize=9, fillstyle="none", linestyle="")
-        counts = [row.gates for row in results.rows if row.method != paper.BASELINE] + [r.gates for r in panel.ours]
-        ticks = round_ticks(counts)
-        dress(axes, f"{results.network_title}, {results.data_title} (table {results.table})", ticks)
+        ticks = round_ticks([*results.counts, *(run.gates for run in panel.ours)])
+        title = f"{results.network_title}, {results.data_title} (table {results.table})"
+        dress(axes, title, ticks, paper.MEASURES[results.measure])
         axes.set_xlim(0.9 * ticks[0], 1.1 * ticks[-1])
-        axes.set_ylabel(f"{MEASURES[results.measure]}, %", fontsize=9)
+    for axes in grid[len(found) :]:
+        axes.set_axis_off()
     figure.legend(handles=_marks(found, style), fontsize=8, frameon=False, loc="outside lower center", ncols=5)
     return figure
-
-
-def draw_methods(axes: Axes, results: paper.Results, style: Styles) -> None:
-    """Draw a table: a line for each method, dotted where it has a network of its own."""
-    level(axes, "all ReLUs", results.baseline.score)
-    for method, (colour, marker) in style.items():
-        if points := results.of(method):
-            own = points[0].own_network
-            gates, scores = [row.gates for row in points], [row.score for row in points]
-            line = axes.plot(gates, scores, color=colour, marker=marker, linewidth=1.2, label=_label(method, own))
-            line[0].set_linestyle(":" if own else "-")
-
-
-def dress(axes: Axes, title: str, ticks: Sequence[int]) -> None:
-    """Give a panel its title, its axis of gates and a quiet frame."""
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda gates, _: f"{gates:,.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_title(title, color=DARK, fontsize=10)
-    axes.set_xlabel("gates", fontsize=9)
-    axes.set_ylabel("test accuracy, %", fontsize=9)
-    axes.tick_params(colors=TICKS, labelsize=8)
-    axes.grid(color=FRAME, linewidth=0.4)
-    for spine in axes.spines.values():
-        spine.set_color(FRAME)
-
-
-def level(axes: Axes, name: str, score: float) -> None:
-    """A line at the accuracy of a network with all its ReLUs."""
-    axes.axhline(score, color=TICKS, linewidth=0.8, linestyle="--", zorder=0)
-    where: tuple[str, str] = ("axes fraction", "data")
-    axes.annotate(name, (0, score), (4, 2), where, "offset points", fontsize=7.5, color=TICKS)
-
-
-def round_ticks(counts: Sequence[int]) -> list[int]:
-    """Round numbers that span all counts.
-
-    >>> round_ticks([6000, 78000])
-    [5000, 10000, 20000, 50000, 100000]
-    """
-    powers = range(int(math.log10(min(counts))), int(math.log10(max(counts))) + 2)
-    steps = sorted(step * 10**power for power in powers for step in (1, 2, 5))
-    first = max((step for step in steps if step <= min(counts)), default=steps[0])
-    last = min(step for step in steps if step >= max(counts))
-    return [step for step in steps if first <= step <= last]
 
 
 def as_table(found: Sequence[Panel]) -> str:
@@ -150,10 +86,10 @@ def _values(panel: Panel) -> list[tuple[Any, ...]]:
     results = panel.results
     names = (results.network_title, results.data_title)
     rows = [
-        (*names, _label(row.method, row.own_network), row.gates, row.score, f"table {results.table}")
+        (*names, label(row.method, row.own_network), row.gates, row.score, f"table {results.table}")
         for row in sorted(results.rows, key=lambda row: -row.gates)
     ]
-    return [*rows, *((*names, f"{OURS}: {run.recipe}", run.gates, run.test, run.date) for run in panel.ours)]
+    return [*rows, *((*names, f"{RUN_HERE}: {run.recipe}", run.gates, run.test, run.date) for run in panel.ours)]
 
 
 def _lines(panel: Panel) -> list[tuple[str, ...]]:
@@ -163,21 +99,10 @@ def _lines(panel: Panel) -> list[tuple[str, ...]]:
 def _marks(found: Sequence[Panel], style: Styles) -> list[Line2D]:
     rows = {row.method: row for panel in found for row in panel.results.rows}
     marks = [
-        Line2D([], [], color=colour, marker=marker, linestyle=":" if own else "-", label=_label(method, own))
+        Line2D([], [], color=colour, marker=marker, linestyle=":" if own else "-", label=label(method, own))
         for method, (colour, marker) in style.items()
+        if method in rows
         for own in [rows[method].own_network]
     ]
-    ours = Line2D([], [], color=DARK, marker="D", fillstyle="none", linestyle="", label=OURS)
+    ours = Line2D([], [], color=DARK, marker="D", fillstyle="none", linestyle="", label=RUN_HERE)
     return [*marks, ours] if any(panel.ours for panel in found) else marks
-
-
-def _label(method: str, own: bool) -> str:
-    return f"{method} (own network)" if own else method
-
-
-def _setup(results: paper.Results) -> tuple[str, str]:
-    return results.network, results.data
-
-
-def _is_same_size(run: Finished, results: paper.Results) -> bool:
-    return abs(run.neurons / results.baseline.gates - 1) < SAME_SIZE

@@ -11,7 +11,7 @@ from deepshare.methods.base import Method
 from deepshare.sharing import budget
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.allocate import divide
+from deepshare.training.allocate import divide, weights
 from deepshare.training.recipe import Recipe
 from deepshare.training.schema import SHARING, Budget
 
@@ -23,7 +23,7 @@ def make_method(
     recipe: Recipe,
     base: nn.Module,
     input_size: Sequence[int],
-    weights: Mapping[str, float] | None = None,
+    shares: Mapping[str, float] | None = None,
     *,
     dry: bool = False,
 ) -> Method:
@@ -33,7 +33,7 @@ def make_method(
         recipe: Its name, budget and hyperparameters.
         base: The plain network.
         input_size: Size of one input without the batch.
-        weights: How the budget is divided over the sites, where the method divides it.
+        shares: How the budget is divided over the sites, where the method divides it.
         dry: Whether nothing will be trained.
 
     Raises:
@@ -41,9 +41,7 @@ def make_method(
     """
     name = recipe.method.name
     gates = budget.parse(budget_of(recipe).gates, find_sites(base, input_size).neurons)
-    settings = (
-        recipe.settings | ({"weights": weights} if name == "senet" else {}) | (QUICK.get(name, {}) if dry else {})
-    )
+    settings = recipe.settings | ({"weights": shares} if name == "senet" else {}) | (QUICK.get(name, {}) if dry else {})
     if name in ("autorep", "senet"):
         settings["seed"] = seed_of(recipe.seed, "gates")
     return methods.get(name)(input_size=input_size, gates=gates, **settings)
@@ -68,9 +66,9 @@ def planned(
     Raises:
         BudgetError: The budget cannot be met.
     """
-    budget, method = budget_of(recipe), recipe.method
-    options = {**budget.of_plan, "mapping": method.mapping, "affine": method.affine, "leaders": leaders}
-    return divide(base, input_size, budget.gates, shares, **options)
+    limits, method = budget_of(recipe), recipe.method
+    options = {**limits.of_plan, "mapping": method.mapping, "affine": method.affine, "leaders": leaders}
+    return divide(base, input_size, limits.gates, shares, **options)
 
 
 def check_method(recipe: Recipe, base: nn.Module, input_size: Sequence[int]) -> None:
@@ -80,10 +78,16 @@ def check_method(recipe: Recipe, base: nn.Module, input_size: Sequence[int]) -> 
         BudgetError: It cannot stay within the budget, or not use it.
         UnsupportedModelError: It cannot convert the network.
     """
-    if recipe.method.name in SHARING:
-        planned(recipe, base, input_size)
-    elif recipe.method.name != "relu":
-        make_method(recipe, base, input_size).convert(base)
+    name = recipe.method.name
+    if name == "relu":
+        return
+    allocate = budget_of(recipe).allocate
+    known = name in (*SHARING, "senet") and allocate not in ("snl", "sensitivity")  # without training
+    shares = weights(allocate, find_sites(base, input_size)) if known else None
+    if name in SHARING:
+        planned(recipe, base, input_size, shares)
+    else:
+        make_method(recipe, base, input_size, shares).convert(base)
 
 
 def budget_of(recipe: Recipe) -> Budget:

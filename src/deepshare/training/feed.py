@@ -64,9 +64,10 @@ class Feed:
 
     @cached_property
     def checksum(self) -> str | None:
-        """What tells the images to train on and to validate with from others; None for a user's own Datasets."""
-        parts = [part for part in (self.train_set, self.validation_set) if isinstance(part, ImageSet)]
-        return "-".join(part.checksum() for part in parts) if len(parts) == 2 else None
+        """What tells all these images from others; None for a user's own Datasets."""
+        parts = [part for part in (self.train_set, self.validation_set, self.test_set) if part is not None]
+        known = [part.checksum() for part in parts if isinstance(part, ImageSet)]
+        return "-".join(known) if len(known) == len(parts) else None
 
     def check(self) -> None:
         """See that there is something to train on; a copy with test images alone is for evaluation.

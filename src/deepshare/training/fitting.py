@@ -99,7 +99,7 @@ class Fitting:
                 "change model.classes"
             )
         check_classes(source.name, len(source.classes), outputs)
-        run.check(self.recipe, resume=resume)
+        run.check(self.recipe, resume=resume, images=self.setting.feed.checksum)
         given: tuple[Role, ...] = ("teacher", "plain")
         for name in given:
             if self._finished(name):

@@ -82,8 +82,13 @@ class RunFolder:
         """The figures on the test images, written last of all."""
         return self.path / "result.json"
 
-    def check(self, recipe: Recipe, *, resume: bool) -> None:
+    def check(self, recipe: Recipe, *, resume: bool, images: str | None = None) -> None:
         """See whether a run of a recipe may use the folder; nothing is touched.
+
+        Args:
+            recipe: The recipe.
+            resume: Whether a run that was begun goes on.
+            images: The checksum of the images that are there.
 
         Raises:
             CheckpointError: It holds something else, or a run that was not to be resumed.
@@ -104,6 +109,11 @@ class RunFolder:
             said += f"; and {len(changed) - len(few)} more" if len(changed) > len(few) else ""
             raise CheckpointError(
                 f"{self.path} was begun with another recipe ({said}): resume with the old values or give another folder"
+            )
+        before = read_environment(self).get("images") if self.environment.exists() else None
+        if images and before and before != images:
+            raise CheckpointError(
+                f"{self.path} was begun with other images than are there now: resume with those or give another folder"
             )
 
     def begin(self, recipe: Recipe, environment: Mapping[str, Any], plan: Plan | None, about: About | None) -> None:
@@ -237,7 +247,10 @@ def read_environment(run: RunFolder) -> dict[str, Any]:
     try:
         return dict(json.loads(run.environment.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{run.environment} is missing or damaged: restore it from a copy of the run") from error
+        raise CheckpointError(
+            f"{run.environment} is missing or damaged: restore it from a copy of the run, or delete {run.path} and "
+            "train again"
+        ) from error
 
 
 def _cpu() -> str:

@@ -13,7 +13,6 @@ NEAR = 1.25  # shares of the ReLUs count as the same up to this factor: methods 
 FULL = "deepshare"
 ORDER_HEADER = ("gates", "the paper's order", "ours", "pairs in the paper's order")
 ABLATION_HEADER = ("", "ours", "difference", "paper", "difference")
-PUBLISHED_HEADER = ("method", "gates", "of all ReLUs", "accuracy", "per 1,000 gates")
 VARIANT_HEADER = ("", "budget", "accuracy", "difference", "validation", "difference", "seeds")
 
 
@@ -47,7 +46,8 @@ def tables_beside(study: Study, outcomes: Outcomes) -> Iterator[Table]:
         title = (
             f"Published: {theirs.network_title} of full width on {theirs.data_title} (the paper's table {theirs.table})"
         )
-        yield Table(title, PUBLISHED_HEADER, published(theirs), "<>>>>")
+        header = ("method", "gates", "of all ReLUs", paper.MEASURES[theirs.measure], "per 1,000 gates")
+        yield Table(title, header, published(theirs), "<>>>>")
 
 
 def theirs_of(study: Study) -> paper.Results | None:
@@ -56,7 +56,7 @@ def theirs_of(study: Study) -> paper.Results | None:
 
 
 def published(theirs: paper.Results) -> list[tuple[str, ...]]:
-    """Every row of the paper's table, fewest gates first; of searches for architectures nothing else is known here."""
+    """Every row of the paper's table, fewest gates first; searches for architectures, which are not run here, too."""
     lines: list[tuple[str, ...]] = []
     for row in sorted(theirs.rows, key=lambda row: (row.gates, -row.score)):
         own = " (own network)" if row.own_network else ""

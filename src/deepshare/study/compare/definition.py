@@ -1,6 +1,7 @@
 """What a study may say: its methods, budgets and passes."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -11,8 +12,9 @@ from deepshare.training.recipe import flat
 from deepshare.training.sections import Positive, Section
 
 TEACHER = "teacher"
-# What all methods of a study share, and a method therefore may not change: images, splits and the teacher.
-COMMON = ("data.", "teacher.", "distillation.teacher", "plain.weights")
+# What a method may not change: images, split, teacher and what it starts from are the same for all methods; budgets and
+# seeds come from the passes.
+COMMON = ("data.", "teacher.", "distillation.teacher", "plain.weights", "model.weights", "seed", "budget.gates")
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,10 @@ class Study(Section):
         if TEACHER in self.methods:
             raise ValueError(f"methods.{TEACHER}: every study has a teacher of its own: give the method another name")
         if odd := [name for name in (*self.methods, *self.data) if not re.fullmatch(r"[\w.-]+", name)]:
-            raise ValueError(f'"{odd[0]}" is a name of files, too: give letters, digits, dots and hyphens')
-        missing = [entry.like for entry in self.methods.values() if entry.like and entry.like not in self.methods]
+            raise ValueError(f'"{odd[0]}" is a name of files, too: give letters, digits, dots, hyphens and underscores')
+        missing = [e.like for e in self.methods.values() if e.like is not None and e.like not in self.methods]
         if missing:
-            raise ValueError(f"methods: one is like {missing[0]}, which is not there")
+            raise ValueError(f'methods: one is like "{missing[0]}", which is not there')
         if circle := [name for name in self.methods if self._is_circle(name)]:
             raise ValueError(f"methods.{circle[0]}: it is like itself in the end: let it be like another")
         for part in self.passes:
@@ -157,25 +159,36 @@ class Study(Section):
         for name in self.methods:
             if wrong := next(self._wrong_keys(name), None):
                 raise ValueError(f"methods.{name}.{wrong}")
+        every = dict.fromkeys(job for part in self.passes for job in self.jobs_of(part))
+        named = Counter(job.name for job in every)
+        if twice := [name for name, count in named.items() if count > 1]:
+            raise ValueError(f"methods: two runs would be called {twice[0]}: give one of their methods another name")
         return self
 
     def _is_circle(self, method: str) -> bool:
-        seen: set[str] = set()
-        name: str | None = method
-        while name is not None and name not in seen:
-            seen.add(name)
+        name = self.methods[method].like
+        for _ in self.methods:
+            if name is None or name == method:
+                break
             name = self.methods[name].like
-        return name is not None
+        return name == method
 
     def _wrong_keys(self, method: str) -> Iterator[str]:
         entry = self.methods[method]
-        budgets = sorted({budget for part in self.passes if method in part.methods for budget in part.budgets})
-        for budget, part in {"": entry.recipe, **entry.at}.items():
-            if budget and budget not in map(str, budgets):
-                yield f"at.{budget}: its runs have {', '.join(map(str, budgets)) or 'no budget'}"
-            for key, _ in flat(part):
-                if key.startswith(COMMON):
-                    yield f"recipe: {key} is the same for all methods: put it into [recipe] or [data.NAME]"
+        runs = {job.budget for part in self.passes for job in self.jobs_of(part) if job.method == method}
+        budgets = [str(budget) for budget in sorted(budget for budget in runs if budget is not None)]
+        for budget in entry.at:
+            if budget not in budgets:
+                yield f"at.{budget}: its runs have {', '.join(budgets) or 'no budget'}"
+        parts = {"recipe": entry.recipe, **{f"at.{budget}": part for budget, part in entry.at.items()}}
+        for where, key in ((where, key) for where, part in parts.items() for key, _ in flat(part)):
+            if self._is_common(method, key):
+                yield f"{where}: {key} is the same for all methods: put it into [recipe] or [data.NAME]"
+
+    def _is_common(self, method: str, key: str) -> bool:
+        """The training of the plain network is the teacher's, save where it is the method itself."""
+        plain = key.startswith("plain.") and not key.startswith("plain.model") and self.has_budget(method)
+        return plain or key.startswith(COMMON)
 
     def title(self, method: str) -> str:
         """What tables call a method."""

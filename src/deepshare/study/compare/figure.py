@@ -12,7 +12,7 @@ from deepshare.study.compare.beside import theirs_of
 from deepshare.study.compare.definition import Study
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.rows import Row, rows
-from deepshare.study.published_figure import Styles, draw_methods, dress, level, round_ticks, styles
+from deepshare.study.pareto import Styles, draw_methods, dress, level, round_ticks, styles
 
 
 def save(study: Study, outcomes: Outcomes, folder: Path) -> list[str]:
@@ -33,14 +33,19 @@ def draw(study: Study, data: str, found: Sequence[Row]) -> Figure:
     panels = figure.subplots(1, 2 if theirs else 1, squeeze=False)[0]
     style = _styles(study, theirs)
     _ours(panels[0], study, found, style)
-    dress(panels[0], f"{study.data[data].title}, ours", sorted({row.budget for row in found if row.budget}))
+    budgets = sorted({row.budget for row in found if row.budget})
+    dress(panels[0], f"{study.data[data].title}, ours", budgets, f"test {_measure(found)}")
     if theirs:
         draw_methods(panels[1], theirs, style)
-        counts = [row.gates for row in theirs.rows if row.method != paper.BASELINE]
-        dress(panels[1], f"{theirs.network_title}, {theirs.data_title}, published", round_ticks(counts))
+        title = f"{theirs.network_title}, {theirs.data_title}, published"
+        dress(panels[1], title, round_ticks(theirs.counts), f"test {paper.MEASURES[theirs.measure]}")
     for axes in panels:
         axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     return figure
+
+
+def _measure(found: Sequence[Row]) -> str:
+    return paper.MEASURES[found[0].runs[0].score]
 
 
 def _styles(study: Study, theirs: paper.Results | None) -> Styles:

@@ -103,15 +103,18 @@ def check_images(data: str, outcomes: Outcomes, now: str | None = None) -> None:
     Raises:
         CheckpointError: Some were others.
     """
-    seen = {None: "", now: "the images that are there now"}
+    first, others = now, "are there now"
     for job, outcome in outcomes.items():
-        if outcome.run and job.data == data and not outcome.given:
-            seen.setdefault(outcome.run.environment.get("images"), job.name)
-    if len(others := [who for images, who in seen.items() if images]) > 1:
-        raise CheckpointError(
-            f"{others[0]} and {others[1]} do not have the same images to train on and to validate with: "
-            "give results with other images an --out and --work of their own"
-        )
+        images = outcome.run.environment.get("images") if outcome.run and job.data == data else None
+        if images is None or outcome.given:
+            continue
+        if first is None:
+            first, others = images, f"{job.name} had"
+        elif images != first:
+            raise CheckpointError(
+                f"{job.name} had other images than {others}: give results with other images an --out and --work of "
+                f"their own, or delete {job.name} in both folders, and its run is done again"
+            )
 
 
 def teacher_of(study: Study, data: str, outcomes: Outcomes) -> str:

@@ -96,11 +96,13 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
 def _precision(outcomes: Outcomes) -> str:
     """Which networks were trained in fewer bits than recipes have, and which were not."""
     runs = {job.name: outcome.run for job, outcome in outcomes.items() if outcome.run}
-    wide = [name for name, run in runs.items() if run.environment.get("precision") != "bf16-mixed"]
-    if len(wide) == len(runs):
+    halves = [name for name, run in runs.items() if run.environment.get("precision") == "bf16-mixed"]
+    if not halves:
         return ""
-    others = f"; in float32 {' and '.join(wide)}" if wide else ""
-    said = f"{len(runs) - len(wide)} of {len(runs)} runs were trained in bfloat16 (`--precision bf16-mixed`){others}"
+    wide = [name for name in runs if name not in halves]
+    fewer, others = (wide, "float32") if len(wide) < len(halves) else (halves, "bfloat16")
+    named = f"; in {others} {', '.join(fewer)}" if fewer and wide else ""
+    said = f"{len(halves)} of {len(runs)} runs were trained in bfloat16 (`--precision bf16-mixed`){named}"
     return f" {said}. Accuracy is always that in float32."
 
 

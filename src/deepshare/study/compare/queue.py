@@ -15,10 +15,11 @@ from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.jobs import jobs
 from deepshare.study.compare.locks import is_held, lock_of
 from deepshare.study.compare.outcome import Outcome, Outcomes, check_images
-from deepshare.study.compare.recipes import recipe_of
+from deepshare.study.compare.recipes import checksum, recipe_of
 from deepshare.study.compare.run import Place, check_teacher, refusal, run, teacher_is_there
 from deepshare.training.feed import make_feed
 from deepshare.training.folder import RunFolder
+from deepshare.training.networks import output_shape, plain_network
 from deepshare.training.progress import Reporter
 
 State = Literal["finished", "refused", "running", "begun", "open"]
@@ -80,8 +81,9 @@ class Queue:
         """
         began, done = time.monotonic(), 0
         with self.alone():
-            for refused in self.look_ahead(self.open(self.outcomes(), limits)):
-                tell(refused)
+            for early in self.look_ahead(self.open(self.outcomes(), limits), make_reporter()):
+                tell(early)
+                done += early.run is not None
             while job := self._next(limits):
                 spent = (time.monotonic() - began) / 60
                 late = limits.minutes is not None and spent + self.minutes(job, self.outcomes()) > limits.minutes
@@ -92,21 +94,30 @@ class Queue:
                     done += 1
         return "elsewhere" if self.open(self.outcomes(), limits) else "finished"
 
-    def look_ahead(self, runs: Sequence[Job]) -> Iterator[Outcome]:
-        """Before anything is trained: find or fetch the images, and write down which methods cannot do their budgets.
+    def look_ahead(self, runs: Sequence[Job], reporter: Reporter) -> Iterator[Outcome]:
+        """Do what needs no training: find or fetch all images, take a given teacher, refuse what methods cannot do.
+
+        Args:
+            runs: What is open.
+            reporter: Is told of the teacher.
+
+        Yields:
+            Outcomes, which are already written.
 
         Raises:
-            DataError: The data is missing or damaged.
+            DataError: The data is missing or damaged, or the network does not take it.
             CheckpointError: Runs that are finished had other images.
         """
-        for data in dict.fromkeys(job.data for job in runs):
-            recipe = recipe_of(self.study, Job(TEACHER, data))
+        for data in dict.fromkeys(part.data for part in self.study.passes) if runs else ():
+            teacher = Job(TEACHER, data)
+            recipe = recipe_of(self.study, teacher)
             feed = make_feed(None, recipe, self.place.data_dir, download=self.place.download)
+            output_shape(plain_network(recipe, TEACHER), feed.input_size)
+            check_images(data, self.outcomes(), feed.checksum)
+            if self.place.teacher and (taken := self.work_on(teacher, reporter)):
+                yield taken
             known = self.outcomes()
-            check_images(data, known, feed.checksum)
-            if self.place.teacher:  # which stands in no outcome yet, and costs no time
-                continue
-            for job in (job for job in runs if job.data == data and job.method != TEACHER and job not in known):
+            for job in (job for job in runs if job.data == data and job != teacher and job not in known):
                 if outcome := refusal(self.study, job, feed.input_size, known):
                     outcomes_of.write(outcome, self.out)
                     yield outcome
@@ -154,9 +165,9 @@ class Queue:
     def _check_teacher(self) -> None:
         given = self.place.teacher and check_teacher(self.study, self.place.teacher)
         for outcome in self.outcomes().values():
-            before = outcome.teacher if outcome.given else None
-            if outcome.method == TEACHER and before != given:
-                was = "one that was given with --teacher" if before else "one that the study trained"
+            own = checksum(recipe_of(self.study, Job(TEACHER, outcome.data)))
+            if outcome.teacher != (given or own):
+                was = "one that the study trains" if outcome.teacher == own else "one that was given with --teacher"
                 raise CheckpointError(
                     f"the results in {self.out} learned from {was}: use the same again, or give another --out"
                 )

@@ -78,10 +78,10 @@ def recipe_of(study: Study, job: Job) -> Recipe:
         recipe = load_recipe(study.base, {**changes, "seed": job.seed, "data.seed": SPLIT})
     except RecipeError as error:
         raise RecipeError(f"the study {study.name}, method {job.method}: {error}") from None
-    trained = ("plain",) if recipe.method.name == "relu" else RESULT_PHASES
-    epochs = sum(phase.epochs for name, phase in recipe.phases.items() if name in trained)
     if job.method == TEACHER:
         return recipe
+    trained = ("plain",) if recipe.method.name == "relu" else RESULT_PHASES
+    epochs = sum(phase.epochs for name, phase in recipe.phases.items() if name in trained)
     if epochs != study.epochs:
         raise RecipeError(
             f"the study {study.name}, method {job.method}: it has {epochs} epochs and every method has {study.epochs}"
@@ -89,7 +89,7 @@ def recipe_of(study: Study, job: Job) -> Recipe:
     if recipe.budget and recipe.budget.allocate == "snl":
         raise RecipeError(
             f'the study {study.name}, method {job.method}: budget.allocate = "snl" trains for epochs that no other '
-            "method has: write its counts to a file with deepshare plan, and give that"
+            "method has: run deepshare plan --allocate snl --run DIR first, and give DIR/snl/counts.json"
         )
     return recipe
 

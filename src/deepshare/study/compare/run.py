@@ -104,7 +104,7 @@ def refusal(study: Study, job: Job, input_size: Sequence[int], outcomes: Outcome
 
 def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None:
     run = RunFolder(folder)
-    before = read_environment(run).get("precision") if run.environment.exists() else place.precision
+    before = read_environment(run).get("precision", "32-true") if run.environment.exists() else place.precision
     if before != place.precision:
         raise CheckpointError(f"{folder} was begun with --precision {before}: give it again, or another --work")
     fit(

@@ -11,7 +11,6 @@ from deepshare.study.report.run import Run, short_names
 LEFT, RIGHT, TOP = 58.0, WIDTH - 44, 34.0
 TALL, FLAT = 330.0, 230.0  # where the chart ends, with the paper's points and without
 LETTER = 7.4
-MEASURES = {"accuracy": "accuracy", "miou": "mIoU"}
 TITLES = {"accuracy": "Accuracy against gates", "miou": "mIoU against gates"}
 
 Box = tuple[float, float, float, float]
@@ -53,7 +52,7 @@ def _frontier(runs: Sequence[Run]) -> Frontier:
 def chart(frontier: Frontier) -> Node:
     """The section."""
     runs, tables = frontier.runs, frontier.tables
-    name, bottom = MEASURES[runs[0].measure], TALL if tables else FLAT
+    name, bottom = paper.MEASURES[runs[0].measure], TALL if tables else FLAT
     points = [(run.gates, 100 * run.score) for run in runs]
     points += [(row.gates, row.score) for results in tables for row in results.rows]
     counts = [max(gates, 1) for gates, _ in points] + [run.neurons for run in runs]
@@ -144,5 +143,5 @@ def _details(results: paper.Results) -> Node:
         for row in results.rows
     ]
     title = f"Table {results.table} of the paper: {results.network_title} on {results.data_title}"
-    header = ("method", "ReLUs (K)", f"{MEASURES[results.measure]} (%)")
+    header = ("method", "ReLUs (K)", f"{paper.MEASURES[results.measure]} (%)")
     return node("details", node("summary", title), table(header, rows, "<>>", class_="paper"))

@@ -5,12 +5,13 @@ from importlib import resources
 
 from deepshare import __version__
 from deepshare.private.show import size
+from deepshare.study import paper
 from deepshare.study.report import heading
 from deepshare.study.report.bill import bill
 from deepshare.study.report.budget import bars
 from deepshare.study.report.cost import ENGINE, sent
 from deepshare.study.report.curves import curves
-from deepshare.study.report.frontier import MEASURES, chart, frontiers
+from deepshare.study.report.frontier import chart, frontiers
 from deepshare.study.report.markup import Node, node, section, table, to_text
 from deepshare.study.report.network import picture
 from deepshare.study.report.pictures import pictures
@@ -63,7 +64,7 @@ def _whole(run: Run, number: int, name: str | None) -> Node:
 def _tiles(run: Run) -> Node:
     """The few numbers that matter most."""
     where = f"of {run.test['n']:,} test images" if run.test else "of the validation images"
-    what = f"{MEASURES[run.measure]}, {where}" if run.measure == "miou" else f"{where} right"
+    what = f"{paper.MEASURES[run.measure]}, {where}" if run.measure == "miou" else f"{where} right"
     tiles = [
         (f"{run.score:.2%}", what),
         (f"{run.gates:,}", f"gates of {run.neurons:,} ReLUs ({run.gates / max(run.neurons, 1):.2%})"),

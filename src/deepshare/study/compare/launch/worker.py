@@ -64,17 +64,10 @@ def needed(queue: Queue, known: Outcomes, limits: Limits) -> list[Job]:
 
 
 def prepare(queue: Queue, runs: Sequence[Job], reporter: Reporter) -> None:
-    """Do once what all jobs would do: look ahead, and take the teacher if one was given.
-
-    Raises:
-        DataError: The data is missing or damaged.
-        CheckpointError: Runs that are finished had other images.
-    """
-    for outcome in queue.look_ahead(runs):
-        reporter.note(f"{outcome.job.name}: no result: {outcome.refused}")
-    if queue.place.teacher:
-        for data in dict.fromkeys(job.data for job in runs):
-            queue.work_on(Job(TEACHER, data), reporter)
+    """Do once what all jobs would do, see `Queue.look_ahead`."""
+    for outcome in queue.look_ahead(runs, reporter):
+        if outcome.refused:
+            reporter.note(f"{outcome.job.name}: no result: {outcome.refused}")
 
 
 def check_installed(launch: str) -> None:

@@ -1,0 +1,87 @@
+"""What plots of accuracy over gates have in common: a colour and a marker for each method, axes, the paper's lines."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from deepshare.study import paper
+from deepshare.study.drawing import BLUE, DARK, FRAME, TICKS
+
+# Colours that most colour-blind readers tell apart; the markers differ, too.
+COLOURS = (
+    BLUE,
+    "#c0501f",
+    "#2a8a57",
+    "#b8478f",
+    "#8a6d00",
+    "#3aa0c9",
+    "#6b4fa0",
+    "#7a7a7a",
+    "#d98200",
+    "#222222",
+    "#7fb800",
+)
+MARKERS = "osD^vP*Xhd"
+
+Styles = Mapping[str, tuple[str, str]]
+
+
+def styles(methods: Sequence[str]) -> Styles:
+    """A colour and a marker for each method."""
+    return {
+        name: (COLOURS[number % len(COLOURS)], MARKERS[(number + number // len(COLOURS)) % len(MARKERS)])
+        for number, name in enumerate(dict.fromkeys(methods))
+    }
+
+
+def draw_methods(axes: Axes, results: paper.Results, style: Styles) -> None:
+    """Draw a table: a line for each method, dotted where it has a network of its own."""
+    level(axes, "all ReLUs", results.baseline.score)
+    for method, (colour, marker) in style.items():
+        if points := results.of(method):
+            own = points[0].own_network
+            gates, scores = [row.gates for row in points], [row.score for row in points]
+            line = axes.plot(gates, scores, color=colour, marker=marker, linewidth=1.2, label=label(method, own))
+            line[0].set_linestyle(":" if own else "-")
+
+
+def dress(axes: Axes, title: str, ticks: Sequence[int], measure: str) -> None:
+    """Give a panel its title, its axis of gates and a quiet frame."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda gates, _: f"{gates:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_title(title, color=DARK, fontsize=10)
+    axes.set_xlabel("gates", fontsize=9)
+    axes.set_ylabel(f"{measure}, %", fontsize=9)
+    axes.tick_params(colors=TICKS, labelsize=8)
+    axes.grid(color=FRAME, linewidth=0.4)
+    for spine in axes.spines.values():
+        spine.set_color(FRAME)
+
+
+def level(axes: Axes, name: str, score: float) -> None:
+    """A line at the accuracy of a network with all its ReLUs."""
+    axes.axhline(score, color=TICKS, linewidth=0.8, linestyle="--", zorder=0)
+    where: tuple[str, str] = ("axes fraction", "data")
+    axes.annotate(name, (0, score), (4, 2), where, "offset points", fontsize=7.5, color=TICKS)
+
+
+def round_ticks(counts: Sequence[int]) -> list[int]:
+    """Round numbers that span all counts.
+
+    >>> round_ticks([6000, 78000])
+    [5000, 10000, 20000, 50000, 100000]
+    """
+    powers = range(int(math.log10(min(counts))), int(math.log10(max(counts))) + 2)
+    steps = sorted(step * 10**power for power in powers for step in (1, 2, 5))
+    first = max(step for step in steps if step <= min(counts))
+    last = min(step for step in steps if step >= max(counts))
+    return [step for step in steps if first <= step <= last]
+
+
+def label(method: str, own: bool) -> str:
+    """What a legend calls a method, which may have a network of its own."""
+    return f"{method} (own network)" if own else method
