@@ -174,9 +174,10 @@ def test_images_are_taken_few_at_a_time_where_they_are_large(monkeypatch: pytest
 
 def test_the_chosen_patches_distort_least_of_all_within_the_budget() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 2, 1))
+    last = nn.Conv2d(3, 2, 1)
     with torch.no_grad():
-        model[2].weight.copy_(model[2].weight * torch.tensor([0.1, 1.0, 5.0]).view(1, 3, 1, 1))  # unequal channels
+        last.weight *= torch.tensor([0.1, 1.0, 5.0]).view(1, 3, 1, 1)  # unequal channels
+    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), last)
     images = torch.randn(8, 1, 2, 2)
     method = Spatial((1, 2, 2), gates=6, samples=8)
     converted = method.convert(model)
