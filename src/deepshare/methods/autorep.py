@@ -2,8 +2,8 @@
 
 A neuron computes m ReLU(x) + (1 - m) (s c2 x^2 + c1 x + c0), with one polynomial per channel. c2, c1 and c0 start as
 the best quadratic for ReLU under the channel's own distribution and are then trained with the weights. As in its
-authors' code s, a tenth, is not made up for in c2: at first there is less of the square than fits best. They start with
-a tenth of c2 and a fifth of c0, besides.
+authors' code s, a tenth, is not made up for in c2: at first there is less of the square than fits best. That code
+starts with a tenth of c2 and a fifth of c0, besides.
 """
 
 from collections.abc import Iterator, Sequence

@@ -37,6 +37,11 @@ class Row(Entry):
     own_network: bool = False
 
     @property
+    def title(self) -> str:
+        """The method, marked where it has a network of its own."""
+        return f"{self.method} (own network)" if self.own_network else self.method
+
+    @property
     def gates(self) -> int:
         """ReLUs."""
         return round(1000 * self.gates_k)

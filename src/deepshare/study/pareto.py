@@ -41,10 +41,9 @@ def draw_methods(axes: Axes, results: paper.Results, style: Styles) -> None:
     level(axes, "all ReLUs", results.baseline.score)
     for method, (colour, marker) in style.items():
         if points := results.of(method):
-            own = points[0].own_network
             gates, scores = [row.gates for row in points], [row.score for row in points]
-            line = axes.plot(gates, scores, color=colour, marker=marker, linewidth=1.2, label=label(method, own))
-            line[0].set_linestyle(":" if own else "-")
+            line = axes.plot(gates, scores, color=colour, marker=marker, linewidth=1.2, label=points[0].title)
+            line[0].set_linestyle(":" if points[0].own_network else "-")
 
 
 def dress(axes: Axes, title: str, ticks: Sequence[int], measure: str) -> None:
@@ -80,8 +79,3 @@ def round_ticks(counts: Sequence[int]) -> list[int]:
     first = max(step for step in steps if step <= min(counts))
     last = min(step for step in steps if step >= max(counts))
     return [step for step in steps if first <= step <= last]
-
-
-def label(method: str, own: bool) -> str:
-    """What a legend calls a method, which may have a network of its own."""
-    return f"{method} (own network)" if own else method

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from deepshare.sharing.table import table
 from deepshare.study import drawing, paper
 from deepshare.study.drawing import DARK
-from deepshare.study.pareto import Styles, draw_methods, dress, label, round_ticks, styles
+from deepshare.study.pareto import Styles, draw_methods, dress, round_ticks, styles
 from deepshare.training.listing import Finished, Listed, list_recipes
 
 RUN_HERE = "run with this code"
@@ -86,7 +86,7 @@ def _values(panel: Panel) -> list[tuple[Any, ...]]:
     results = panel.results
     names = (results.network_title, results.data_title)
     rows = [
-        (*names, label(row.method, row.own_network), row.gates, row.score, f"table {results.table}")
+        (*names, row.title, row.gates, row.score, f"table {results.table}")
         for row in sorted(results.rows, key=lambda row: -row.gates)
     ]
     return [*rows, *((*names, f"{RUN_HERE}: {run.recipe}", run.gates, run.test, run.date) for run in panel.ours)]
@@ -99,10 +99,8 @@ def _lines(panel: Panel) -> list[tuple[str, ...]]:
 def _marks(found: Sequence[Panel], style: Styles) -> list[Line2D]:
     rows = {row.method: row for panel in found for row in panel.results.rows}
     marks = [
-        Line2D([], [], color=colour, marker=marker, linestyle=":" if own else "-", label=label(method, own))
-        for method, (colour, marker) in style.items()
-        if method in rows
-        for own in [rows[method].own_network]
+        Line2D([], [], color=colour, marker=marker, linestyle=":" if row.own_network else "-", label=row.title)
+        for row, (colour, marker) in ((rows[method], look) for method, look in style.items() if method in rows)
     ]
     ours = Line2D([], [], color=DARK, marker="D", fillstyle="none", linestyle="", label=RUN_HERE)
     return [*marks, ours] if any(panel.ours for panel in found) else marks

@@ -59,9 +59,8 @@ def published(theirs: paper.Results) -> list[tuple[str, ...]]:
     """Every row of the paper's table, fewest gates first; searches for architectures, which are not run here, too."""
     lines: list[tuple[str, ...]] = []
     for row in sorted(theirs.rows, key=lambda row: (row.gates, -row.score)):
-        own = " (own network)" if row.own_network else ""
         share, each = row.gates / theirs.baseline.gates, 1000 * row.score / row.gates
-        lines.append((f"{row.method}{own}", f"{row.gates:,}", f"{share:.2%}", f"{row.score:.2f}", f"{each:.2f}"))
+        lines.append((row.title, f"{row.gates:,}", f"{share:.2%}", f"{row.score:.2f}", f"{each:.2f}"))
     return lines
 
 

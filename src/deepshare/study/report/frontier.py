@@ -138,10 +138,7 @@ def _legend(tables: Sequence[paper.Results]) -> Node:
 
 
 def _details(results: paper.Results) -> Node:
-    rows = [
-        (row.method + (" (own network)" if row.own_network else ""), f"{row.gates_k:g}", f"{row.score:.2f}")
-        for row in results.rows
-    ]
+    rows = [(row.title, f"{row.gates_k:g}", f"{row.score:.2f}") for row in results.rows]
     title = f"Table {results.table} of the paper: {results.network_title} on {results.data_title}"
     header = ("method", "ReLUs (K)", f"{paper.MEASURES[results.measure]} (%)")
     return node("details", node("summary", title), table(header, rows, "<>>", class_="paper"))
