@@ -27,6 +27,7 @@ import stock
 import torch
 
 from deepshare import plan, share, zoo
+from deepshare.methods.curved import curve
 from deepshare.private import plain
 from deepshare.private.cost import LAN, WAN, Link, seconds_on
 from deepshare.private.engine import Role, find_engine
@@ -36,7 +37,7 @@ from deepshare.private.gateshare.schedule import schedule
 from deepshare.private.gateshare.steps import Product, Schedule
 from deepshare.private.infer import run
 from deepshare.private.local import Place
-from deepshare.private.program import Program
+from deepshare.private.program import GatedActivation, Program
 from deepshare.private.result import Cost, Part
 from deepshare.private.translate import translate
 
@@ -50,6 +51,7 @@ PEERS = {
     "stock": "CrypTen as installed",
     "crypten": "engine crypten",
     "relu": "gateshare, all ReLUs",
+    "squares": "gateshare, with squares",
 }
 
 
@@ -113,11 +115,16 @@ def measure(
     size = (3, side, side)
     shared = translate(share(model, plan(model, size, gates), start="uniform"), size)
     relu = translate(model, size)
+    curved = share(model, plan(model, size, gates), start="uniform")
+    curve(curved)
+    squares = translate(curved, size)
     images = torch.randn(1, *size)
-    costs: dict[str, list[Cost]] = {"gateshare": [], "crypten": [], "relu": []}
+    costs: dict[str, list[Cost]] = {"gateshare": [], "crypten": [], "relu": [], "squares": []}
     stocks: list[float] = []
     for turn in range(rounds):
         costs["gateshare"].append(run(shared, images, "gateshare", places=on(places)).cost)
+        if "squares" in peers:
+            costs["squares"].append(run(squares, images, "gateshare", places=on(places)).cost)
         if turn % 5 == 0:  # peers are slow and differ by more than their noise
             if "relu" in peers:
                 costs["relu"].append(run(relu, images, "gateshare", places=on(places)).cost)
@@ -126,8 +133,9 @@ def measure(
             if "stock" in peers:
                 stocks.append(checked(shared, images, places))
     rows = [full_row("gateshare", shared, costs["gateshare"], computed)]
-    if costs["relu"]:
-        rows.append(full_row(PEERS["relu"], relu, costs["relu"], computed))
+    for peer, program in (("relu", relu), ("squares", squares)):
+        if costs[peer]:
+            rows.append(full_row(PEERS[peer], program, costs[peer], computed))
     if costs["crypten"]:
         seconds = times(costs["crypten"], computed)
         rows.append(short_row(PEERS["crypten"], shared, seconds, computed=computed is not None))
@@ -164,7 +172,8 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
     first = min(costs, key=lambda cost: cost.offline.dealer_bytes)
     check_bytes(program, steps, first)
     seconds = times(costs, computed)
-    products = {program.operations[step.operation].name for step in steps.steps if isinstance(step, Product)}
+    multiplied = {program.operations[step.operation] for step in steps.steps if isinstance(step, Product)}
+    products = {operation.name for operation in multiplied if not isinstance(operation, GatedActivation)}
     linear = [sum(layer.part.seconds for layer in cost.layers if layer.name in products) for cost in costs]
     return Row(
         name,

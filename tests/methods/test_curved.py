@@ -4,18 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.errors import UnsupportedModelError
 from deepshare.methods.curved import CurvedReLU, curve, curved_relus
 from deepshare.methods.deepshare import DeepShare
 from deepshare.private import plain
 from deepshare.private.cost import predict
 from deepshare.private.deployed import check_plan
-from deepshare.private.engine import find_engine
+from deepshare.private.result import Part
 from deepshare.private.translate import translate
 from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import SharedReLU, by_site
@@ -111,9 +109,13 @@ def test_it_costs_bytes_and_no_comparison() -> None:
     assert [layer.part.rounds for layer in curves] == [2, 2]  # x x, and a hidden number times that
 
 
-def test_the_engine_without_polynomials_says_so() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"^1\.curve, 3\.curve: gateshare has no polynomials: train [^;]*$"):
-        find_engine("gateshare").check(translate(curved(network()), SIZE), {})
+def test_with_gateshare_squares_are_on_their_way_while_gates_are() -> None:
+    model = network()
+    without, squares = (predict(m, SIZE, "gateshare") for m in (share(model, plan(model, SIZE, 32)), curved(model)))
+    curves = [layer.part for layer in squares.layers if layer.name.endswith(".curve")]
+    neurons = [site.neurons for site in plan(model, SIZE, 32).sites]
+    assert curves == [Part(server_bytes=8 * n, client_bytes=8 * n, products=n) for n in neurons]
+    assert squares.online.rounds == without.online.rounds == 3
 
 
 class InPlace(nn.Module):

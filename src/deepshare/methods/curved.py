@@ -49,7 +49,7 @@ class CurvedReLU(Around):
 
     def forward(self, x: Tensor) -> Tensor:
         """Activate x."""
-        y = self.activation(x) + self.curve(x)
+        y = self.curve(x) + self.activation(x)  # first the square: an engine can compute gates while it is on its way
         return torch.lerp(y, F.relu(x), self.own) if self.own else y
 
 

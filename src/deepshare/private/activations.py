@@ -78,7 +78,8 @@ def _cells(patches: Tensor, call: Call) -> Tensor:
 
 def _polynomial(module: GatedPolynomial, call: Call) -> Operation:
     mask = module.mask.reshape(call.shape)
-    square, linear, constant = (value.detach().double() for value in (module.square, module.linear, module.constant))
+    values = (value.detach().double() for value in (module.square, module.linear, module.constant))
+    square, linear, constant = (value.view(value.shape[: len(call.shape)]) for value in values)  # of vectors, too
     if bool((square == 0).all() and (linear == 1).all() and (constant == 0).all()):
         return GatedActivation(call.name, call.inputs, call.shape, mask)
     return GatedActivation(call.name, call.inputs, call.shape, mask, square, linear, constant)

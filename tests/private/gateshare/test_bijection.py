@@ -21,14 +21,13 @@ from deepshare.private.gateshare.correlations import Lot, Piece, unpack
 from deepshare.private.gateshare.dcf import Bits
 from deepshare.private.gateshare.gating import bits_of_gates, gated
 from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.products import RingWeight
 from deepshare.private.gateshare.ring import encode, truncate_client, truncate_server
 from deepshare.private.gateshare.schedule import schedule
 from deepshare.private.gateshare.server import Server
-from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
+from deepshare.private.gateshare.steps import Gate, Opening, Product, Schedule, Shift, Square, Step, Take, alone
 from deepshare.private.program import Program, hidden_tensors
 from deepshare.private.translate import translate
-from tests.private.gateshare.trial import SIZE, Run, Tapped, Trial, Watched, shared_resnet
+from tests.private.gateshare.trial import SIZE, Run, Tapped, Trial, Watched, curved_resnet, shared_resnet
 
 IMAGES = 2
 
@@ -100,10 +99,10 @@ class World:
         return bits_of_gates(step, mine ^ theirs)
 
 
-@pytest.fixture(scope="module")
-def world() -> World:
+@pytest.fixture(scope="module", params=[shared_resnet, curved_resnet])
+def world(request: pytest.FixtureRequest) -> World:
     torch.manual_seed(7)
-    trial = Trial(translate(shared_resnet(), SIZE))
+    trial = Trial(translate(request.param(), SIZE))
     images = torch.randn(IMAGES, *SIZE)
     server_lot, client_lot = trial.dealer.deal(IMAGES)
     prepared = trial.client.prepare(client_lot, bytes(32))
@@ -135,11 +134,10 @@ class ForClient:
         self.steps, self.first = world.trial.schedule, torch.empty(0)
         self.bits: dict[int, Tensor] = {}
         self.masks = {
-            term: RingWeight(weights.weight_mask(world.trial.dealer.seed, self.steps.program, term), geometry)
+            term: weights.masked(self.steps, term, weights.weight_mask(world.trial.dealer.seed, self.steps, term))
             for step in self.steps.steps
             if isinstance(step, Product)
             for term in step.terms
-            for geometry in (weights.geometry(weights.linear(self.steps.program, term)),)
         }
 
     def find(self) -> Explained:
@@ -155,6 +153,11 @@ class ForClient:
                 result = self.product(number, step, inputs)
             case Shift(by=by):
                 result = truncate_client(inputs[0], by)
+            case Opening():
+                result = inputs[0]
+                self.lot.values["neurons", number] = step.picked(result) - self.world.ahead[number, "neurons"]
+            case Square(inputs=(source,)):
+                result = self.square(number, step, source)
             case Gate():
                 result = self.gate(number, step, inputs[0])
             case _:
@@ -171,6 +174,16 @@ class ForClient:
             total += self.world.trial.client._weights[term](x)
         self.lot.values["product", number] = share
         return total + share
+
+    def square(self, number: int, step: Square, source: int) -> Tensor:
+        theirs, found, shape = self.world.server_lot, self.lot.values, step.opening.neurons
+        own, other = found["neurons", source], theirs.mask("neurons", source, shape)
+        masked = (own + other).square() - theirs.correction("masked", number, shape)
+        hidden = step.opening.picked(self.world.server_shares[source]) - other + self.world.ahead[source, "neurons"]
+        sent = self.world.numbers(self.world.run.from_client, number, shape)
+        pad = sent - (2 * hidden * own + masked)
+        found["masked", number], found["pad", number] = masked, pad
+        return -pad
 
     def gate(self, number: int, step: Gate, x: Tensor) -> Tensor:
         theirs, found = self.world.server_lot, self.lot.values
@@ -230,7 +243,7 @@ class ForServer:
     def __init__(self, world: World, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world, self.lot = world, Explained()
         steps = schedule(program, world.trial.numbers)
-        self.steps = Watched(steps.program, steps.numbers, steps.steps, steps.output)
+        self.steps = Watched(steps.program, steps.numbers, steps.steps, steps.output, steps.diagonals)
         self.server = Server(self.steps, bytes(32))
         self.bits: dict[int, Tensor] = {}
         self.affine: dict[int, tuple[Tensor, Tensor]] = {}
@@ -239,9 +252,8 @@ class ForServer:
             step = steps.steps[number]
             if isinstance(step, Product):
                 for term, offset in zip(step.terms, offsets, strict=True):
-                    operation = weights.linear(program, term)
-                    mask = weights.encoded_weight(self.steps, operation) - offset
-                    self.server._masks[term] = RingWeight(mask, weights.geometry(operation))
+                    mask = weights.encoded_weight(self.steps, term) - offset
+                    self.server._masks[term] = weights.masked(self.steps, term, mask)
             elif isinstance(step, Gate):
                 alpha, beta = (
                     value - step.per_channel(offset)
@@ -262,6 +274,12 @@ class ForServer:
                 return self.product(number, step, inputs)
             case Shift(by=by):
                 return truncate_server(inputs[0], by)
+            case Opening():
+                opening = self.world.numbers(self.world.run.from_server, number, step.neurons)
+                self.lot.values["neurons", number] = step.picked(inputs[0]) - opening
+                return inputs[0]
+            case Square(inputs=(source,)):
+                return self.square(number, step, source)
             case Gate():
                 return self.gate(number, step, inputs[0])
         return alone(step, inputs)
@@ -275,6 +293,14 @@ class ForServer:
             total = total + self.server._plain[term](x) + self.server._masks[term](self.world.ahead[source, "tensor"])
         self.lot.values["product", number] = share
         return total + share
+
+    def square(self, number: int, step: Square, source: int) -> Tensor:
+        theirs, found, shape = self.world.client_lot, self.lot.values, step.opening.neurons
+        mask, other = found["neurons", source], theirs.mask("neurons", source, shape)
+        masked = found["masked", number] = (mask + other).square() - theirs.mask("masked", number, shape)
+        hidden = self.world.numbers(self.world.run.from_server, source, shape) + self.world.ahead[source, "neurons"]
+        sent = self.world.numbers(self.world.run.from_client, number, shape)
+        return hidden * (hidden + 2 * mask) + masked + sent
 
     def gate(self, number: int, step: Gate, x: Tensor) -> Tensor:
         theirs, found = self.world.client_lot, self.lot.values

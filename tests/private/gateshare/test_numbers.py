@@ -9,11 +9,12 @@ from torch import nn
 
 from deepshare import zoo
 from deepshare.errors import EngineError
+from deepshare.methods.masked import GatedPolynomial
 from deepshare.private import plain
 from deepshare.private.gateshare.numbers import FRACTION, LEAST_BITS, Numbers, calibrate, range_bits, synthetic
 from deepshare.private.gateshare.predict import inferences
 from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.steps import Gate, Product, Shift
+from deepshare.private.gateshare.steps import Gate, Product, Shift, Square
 from deepshare.private.program import Convolution, Program
 from deepshare.private.translate import translate
 from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
@@ -50,6 +51,22 @@ def test_images_outside_the_range_are_refused() -> None:
         EngineError, match=r"image 1 holds 8\.5 and the network was calibrated for numbers from -8 to 8"
     ):
         numbers.check(images)
+
+
+def test_squares_that_explode_on_noise_may_be_measured_on_images() -> None:
+    square = GatedPolynomial((3, 8, 8), [torch.full((1, 1, 1), value) for value in (1.0, 0.0, 0.0)])
+    square.set_mask(torch.zeros(3, 8, 8, dtype=torch.bool))
+    program = translate(nn.Sequential(*[square] * 5), SIZE)
+    with pytest.raises(
+        EngineError, match=r"4\.29e\+09, too large .*: measure on .* deepshare private outline --samples"
+    ):
+        calibrate(program)
+    steps = schedule(program, calibrate(program, torch.full((1, *SIZE), 0.9))).steps
+    squared = [step for step in steps if isinstance(step, Shift) and isinstance(steps[step.inputs[0]], Square)]
+    # The squares of all numbers that can be cut back themselves: up to 2^6, with 12 bits after the point.
+    assert [(step.scale + step.by, step.window) for step in squared] == [(24, 2**36)] * 5
+    with pytest.raises(EngineError, match="too large for fixed point: train with BatchNorm"):
+        calibrate(program, torch.full((1, *SIZE), 4.0))
 
 
 def test_a_network_that_explodes_is_refused() -> None:

@@ -1,7 +1,7 @@
 """Every step of a private inference, put together from both shares, is that of the evaluation in the clear."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,11 +18,24 @@ from deepshare.private.gateshare.correlations import Lot
 from deepshare.private.gateshare.numbers import LEAST_BITS, Numbers
 from deepshare.private.gateshare.randomness import fresh_seed
 from deepshare.private.gateshare.ring import decode
-from deepshare.private.gateshare.steps import Gate, Join, Product, Shift, Spread, Sum, Take, View
+from deepshare.private.gateshare.steps import (
+    Choice,
+    Gate,
+    Join,
+    Opening,
+    Place,
+    Product,
+    Shift,
+    Spread,
+    Square,
+    Sum,
+    Take,
+    View,
+)
 from deepshare.private.program import GatedActivation, Program, SharedActivation
 from deepshare.private.translate import translate
 from tests.private.gateshare.sessions import fix_randomness
-from tests.private.gateshare.trial import SIZE, Odd, Trial, shared_resnet, shuffled_norms
+from tests.private.gateshare.trial import SIZE, Odd, Quadratic, Trial, curved_resnet, shared_resnet, shuffled_norms
 
 
 def networks() -> dict[str, nn.Module]:
@@ -30,14 +43,16 @@ def networks() -> dict[str, nn.Module]:
         "shared": shared_resnet(),
         "plain": shuffled_norms(zoo.resnet18(width=4, classes=10)),
         "odd": Odd().eval(),
+        "curved": curved_resnet(),
+        "quadratic": Quadratic().eval(),
     }
 
 
-@pytest.fixture(scope="module", params=["shared", "plain", "odd", "coarse"])
+@pytest.fixture(scope="module", params=["shared", "plain", "odd", "curved", "quadratic", "coarse"])
 def trial(request: pytest.FixtureRequest) -> Trial:
     torch.manual_seed(1)
     if request.param == "coarse":
-        program = translate(networks()["shared"], SIZE)
+        program = translate(networks()["curved"], SIZE)
         return Trial(program, Numbers((LEAST_BITS,) * len(program.operations), 8.0))
     return Trial(translate(networks()[request.param], SIZE))
 
@@ -79,6 +94,13 @@ def test_parties_multiply_in_either_way_together(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(run.logits, fixed.evaluate(trial.schedule, images, run.shares) + run.noise)
 
 
+def test_hardly_any_share_is_where_it_cannot_be_cut_back(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    fix_randomness(monkeypatch, "screened")
+    assert trial.schedule.lost < 2**-6
+    _, lot = trial.dealer.deal(4)
+    assert not trial.client.prepare(lot, fresh_seed()).bad
+
+
 def test_without_the_shares_every_cut_is_within_a_unit(trial: Trial) -> None:
     images = torch.randn(2, *SIZE)
     run = trial.run(images)
@@ -98,7 +120,7 @@ def test_the_networks_have_steps_of_every_kind() -> None:
                 kinds |= {(step.leads, step.affine), step.where is None}
             if isinstance(step, Product):
                 kinds.add(len(step.terms))
-    assert kinds >= {Take, Product, Shift, Sum, Join, View, Spread, Gate}
+    assert kinds >= {Take, Product, Shift, Sum, Join, View, Spread, Gate, Opening, Square, Place, Choice}
     assert kinds >= {(True, True), (False, True), (True, False), True, False, 2}
 
 
@@ -125,9 +147,10 @@ def test_own_gates_with_alpha_1_and_beta_0_are_relu() -> None:
         assert float((values - reference).abs().max()) < 2.0**-9
 
 
-def test_a_batch_of_several_lots_with_images_left_out() -> None:
+@pytest.mark.parametrize("network", [shared_resnet, curved_resnet])
+def test_a_batch_of_several_lots_with_images_left_out(network: Callable[[], nn.Module]) -> None:
     torch.manual_seed(3)
-    trial = Trial(translate(shared_resnet(), SIZE))
+    trial = Trial(translate(network(), SIZE))
     dealt = [trial.dealer.deal(3), trial.dealer.deal(1), trial.dealer.deal(2)]
     rows = [[0, 2], [0], [1]]
     shares: list[dict[int, torch.Tensor]] = [{}, {}, {}]

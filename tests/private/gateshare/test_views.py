@@ -18,10 +18,10 @@ from deepshare.private.gateshare.client import Prepared
 from deepshare.private.gateshare.correlations import unpack
 from deepshare.private.gateshare.dcf import Bits
 from deepshare.private.gateshare.randomness import fresh_seed
-from deepshare.private.gateshare.steps import Gate, Product
+from deepshare.private.gateshare.steps import Gate, Opening, Product, Square
 from deepshare.private.translate import translate
 from tests.private.gateshare.sessions import fix_randomness
-from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, shared_resnet
+from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, shared_resnet
 
 IMAGES = 32
 LOW, HIGH = 120.0, 440.0
@@ -39,13 +39,13 @@ class View:
     gates: dict[int, Bits]
 
 
-@pytest.fixture(scope="module")
-def views() -> list[View]:
+@pytest.fixture(scope="module", params=[shared_resnet, curved_resnet])
+def views(request: pytest.FixtureRequest) -> list[View]:
     """Of two inferences of the same images, all alike."""
     torch.manual_seed(71)
     with pytest.MonkeyPatch.context() as patch:
         fix_randomness(patch, "views")
-        trial = Trial(translate(shared_resnet(), SIZE))
+        trial = Trial(translate(request.param(), SIZE))
         return [view(patch, trial, torch.zeros(IMAGES, *SIZE)) for _ in range(2)]
 
 
@@ -70,6 +70,11 @@ def view(patch: pytest.MonkeyPatch, trial: Trial, images: Tensor) -> View:
     for (number, step), result in zip(gates, results, strict=True):
         server["answer", number] = sent(run.from_client, number, step) + result
         client["opening", number] = sent(run.from_server, number, step) + mine[step.inputs[0]]
+    for number, one in enumerate(trial.schedule.steps):
+        if isinstance(one, Opening):
+            client["opening", number] = sent(run.from_server, number, one) + mine[number]
+        elif isinstance(one, Square):
+            server["answer", number] = theirs[number]
     for (number, name), piece in for_server.pieces.items():
         if name in ("bit", "masked"):
             server[name, number] = torch.from_numpy(piece.view(np.int64))
@@ -92,7 +97,7 @@ def masks_of_corrections(trial: Trial, prepared: Prepared, shares: dict[int, Ten
     return found
 
 
-def sent(messages: list[tuple[int, bytes]], number: int, step: Gate) -> Tensor:
+def sent(messages: list[tuple[int, bytes]], number: int, step: Gate | Opening) -> Tensor:
     data = next(data for n, data in messages if n == number)[: 8 * IMAGES * step.products]
     return torch.frombuffer(bytearray(data), dtype=torch.int64).view(IMAGES, *step.neurons)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from deepshare import plan, share, zoo
+from deepshare.methods.curved import curve, curved_relus
 from deepshare.methods.masked import GatedPolynomial
 from deepshare.private.gateshare import weights
 from deepshare.private.gateshare.channel import Channel
@@ -87,8 +88,8 @@ class Trial:
         self.program = program
         self.numbers = numbers or calibrate(program)
         whole, public = schedule(program, self.numbers), schedule(program.outline(), self.numbers)
-        self.schedule = Watched(whole.program, whole.numbers, whole.steps, whole.output)
-        self.public = Watched(public.program, public.numbers, public.steps, public.output)
+        self.schedule = Watched(whole.program, whole.numbers, whole.steps, whole.output, whole.diagonals)
+        self.public = Watched(public.program, public.numbers, public.steps, public.output, public.diagonals)
         self.dealer = Dealer(public)
         self.server = Server(self.schedule, self.dealer.seed)
         self.offsets = {number: self.server.offsets(number) for number in weights.session_shapes(whole)}
@@ -140,6 +141,43 @@ def shared_resnet(width: int = 4, budget: int | str = "10%", size: tuple[int, ..
         if name.endswith(("alpha", "beta")):
             nn.init.normal_(parameter, 0.5, 0.3)
     return shared
+
+
+def curved_resnet() -> nn.Module:
+    """The same with squares beside the gates, which need smaller numbers: squares of squares soon are large."""
+    shared = shared_resnet()
+    curve(shared)
+    for site in curved_relus(shared):
+        nn.init.normal_(site.curve.square, 0.0, 0.3)
+    for module in shared.modules():
+        if isinstance(module, nn.BatchNorm2d) and module.running_var is not None:
+            module.running_var *= 4
+    return shared.eval()
+
+
+def polynomials(*shape: int, share: float) -> GatedPolynomial:
+    """Some neurons with gates, the others with quadratics, each channel its own."""
+    values = [nn.Parameter(scale * torch.randn(shape[0], 1, 1)) for scale in (0.1, 0.5, 0.1)]
+    site = GatedPolynomial(shape, values)
+    site.set_mask(torch.rand(shape) < share)
+    return site
+
+
+class Quadratic(nn.Module):
+    """Quadratics beside gates, without any, for a vector, and for all channels alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 8, 3, stride=2)
+        self.some, self.none = polynomials(6, 6, 6, share=0.2), polynomials(8, 2, 2, share=0.0)
+        self.third, self.vector = nn.Linear(32, 12), polynomials(12, 1, 1, share=0.3)
+        self.fourth, self.same = nn.Linear(12, 12), GatedPolynomial((12, 1, 1), [torch.full((1, 1, 1), 0.1)] * 3)
+        self.same.set_mask(torch.zeros(12, 1, 1, dtype=torch.bool))
+        self.last = nn.Linear(12, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.none(self.second(self.some(self.first(x))))
+        return self.last(self.same(self.fourth(self.vector(self.third(x.flatten(1))))))
 
 
 class Odd(nn.Module):

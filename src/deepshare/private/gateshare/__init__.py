@@ -29,7 +29,7 @@ class Gateshare:
         return ("server", "client") if has_pool(options) else ("server", "client", "dealer")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
-        """Refuse max-pooling, polynomials, options, and weights beyond the range of fixed point."""
+        """Refuse max-pooling, options, and weights beyond the range of fixed point."""
         from deepshare.private.gateshare.limits import check
 
         check(program, options)

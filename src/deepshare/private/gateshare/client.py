@@ -12,10 +12,9 @@ from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.correlations import Comparison, Lot, Piece, compare, pack, packed_size, unpack
 from deepshare.private.gateshare.gating import bits_of_gates, gated, joined
 from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.products import Weight, ring_weight
 from deepshare.private.gateshare.randomness import mask
 from deepshare.private.gateshare.ring import encode, is_safe_to_truncate, truncate_client
-from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
+from deepshare.private.gateshare.steps import Gate, Opening, Product, Schedule, Shift, Square, Step, Take, alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +46,27 @@ class Neurons:
 
 
 @dataclass(frozen=True, eq=False)
+class Squares:
+    """What the client has for numbers to be squared before the images come.
+
+    Attributes:
+        mask: What hides its share of them.
+        ahead: That share, hidden: the server has it too.
+        masked: Its share of the squares of the masks.
+        pad: What hides its answer.
+    """
+
+    mask: Tensor
+    ahead: Tensor
+    masked: Tensor
+    pad: Tensor
+
+    def only(self, rows: Sequence[int]) -> "Squares":
+        """The same for some of the images."""
+        return Squares(*(tensor[torch.tensor(rows)] for tensor in (self.mask, self.ahead, self.masked, self.pad)))
+
+
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """All that the client has for one inference, or makes of a lot; it is good for one inference.
 
@@ -55,6 +75,7 @@ class Prepared:
         last: Its share of the logits.
         ahead: What it will send ahead.
         neurons: By step.
+        squares: By step.
         bad: Images for which a share cannot be cut back safely.
     """
 
@@ -62,6 +83,7 @@ class Prepared:
     last: Tensor
     ahead: dict[Piece, Tensor]
     neurons: dict[int, Neurons]
+    squares: dict[int, Squares]
     bad: frozenset[int] = frozenset()
 
     @property
@@ -76,7 +98,8 @@ class Prepared:
         chosen = torch.tensor(rows)
         ahead = {piece: tensor[chosen] for piece, tensor in self.ahead.items()}
         neurons = {number: held.only(rows) for number, held in self.neurons.items()}
-        return Prepared(self.first[chosen], self.last[chosen], ahead, neurons)
+        squares = {number: held.only(rows) for number, held in self.squares.items()}
+        return Prepared(self.first[chosen], self.last[chosen], ahead, neurons, squares)
 
 
 def together(parts: Sequence[Prepared]) -> Prepared:
@@ -85,7 +108,9 @@ def together(parts: Sequence[Prepared]) -> Prepared:
         return parts[0]
     ahead = {piece: joined([part.ahead[piece] for part in parts]) for piece in parts[0].ahead}
     neurons = {number: _together([part.neurons[number] for part in parts]) for number in parts[0].neurons}
-    return Prepared(joined([part.first for part in parts]), joined([part.last for part in parts]), ahead, neurons)
+    squares = {number: _joined_squares([part.squares[number] for part in parts]) for number in parts[0].squares}
+    first, last = joined([part.first for part in parts]), joined([part.last for part in parts])
+    return Prepared(first, last, ahead, neurons, squares)
 
 
 def _together(parts: list[Neurons]) -> Neurons:
@@ -93,6 +118,10 @@ def _together(parts: list[Neurons]) -> Neurons:
         joined([getattr(part, name) for part in parts]) for name in ("share", "ahead", "bit", "masked", "pad")
     )
     return Neurons(share, ahead, bit, masked, pad, tuple(one for part in parts for one in part.comparisons))
+
+
+def _joined_squares(parts: list[Squares]) -> Squares:
+    return Squares(*(joined([getattr(part, name) for part in parts]) for name in ("mask", "ahead", "masked", "pad")))
 
 
 class Client:
@@ -105,13 +134,12 @@ class Client:
 
     def __init__(self, schedule: Schedule, offsets: Mapping[int, Sequence[Tensor]]) -> None:
         self.schedule = schedule
-        self._weights: dict[int, Weight] = {}
+        self._weights: dict[int, weights.Multiply] = {}
         self._affine: dict[int, list[Tensor]] = {}
         for number, step in enumerate(schedule.steps):
             if isinstance(step, Product):
                 for term, offset in zip(step.terms, offsets[number], strict=True):
-                    geometry = weights.geometry(weights.linear(schedule.program, term))
-                    self._weights[term] = ring_weight(offset, geometry)
+                    self._weights[term] = weights.masked(schedule, term, offset)
             elif isinstance(step, Gate) and step.affine:
                 self._affine[number] = [step.per_channel(offset) for offset in offsets[number]]
 
@@ -125,6 +153,7 @@ class Client:
         """
         ahead: dict[Piece, Tensor] = {}
         neurons: dict[int, Neurons] = {}
+        squares: dict[int, Squares] = {}
         bad: set[int] = set()
         first = mask(seed, (lot.images, *self.schedule.program.input_size))
         opened = set(self.schedule.opened)
@@ -140,6 +169,12 @@ class Client:
                         shares[number] = inputs[0]
                     bad.update(_unsafe(inputs[0], window))
                     result = truncate_client(inputs[0], by)
+                case Opening():
+                    result = inputs[0]
+                    ahead[number, "neurons"] = step.picked(result) - lot.mask("neurons", number, step.neurons)
+                case Square(inputs=(source,)):
+                    squares[number] = _squares(number, step, ahead[source, "neurons"], lot)
+                    result = -squares[number].pad
                 case Gate():
                     held = neurons[number] = _neurons(number, step, step.picked(inputs[0]), lot)
                     ahead[number, "neurons"] = held.ahead
@@ -150,7 +185,7 @@ class Client:
                 ahead[number, "tensor"] = result - lot.mask("tensor", number, step.shape)
             return result
 
-        return Prepared(first, self.schedule.run(do), ahead, neurons, frozenset(bad))
+        return Prepared(first, self.schedule.run(do), ahead, neurons, squares, frozenset(bad))
 
     def _product(self, number: int, step: Product, inputs: list[Tensor], lot: Lot) -> Tensor:
         total = lot.mask("product", number, step.shape)
@@ -168,9 +203,15 @@ class Client:
     def ask(self, images: Tensor, prepared: Prepared, server: Channel, layers: Layers) -> Tensor:
         """One inference: the logits as ring elements at the scale of the output."""
         gates: dict[int, Tensor] = {}
+        opened: dict[int, Tensor] = {}
         for number, step in enumerate(self.schedule.steps):
             if isinstance(step, Take):
                 server.send(number, encode(images, step.scale) - prepared.first)
+            elif isinstance(step, Opening):
+                opened[number] = server.receive_numbers(number, (len(images), *step.neurons))
+                layers.begin()
+            elif isinstance(step, Square):
+                server.send(number, _answer(prepared.squares[number], opened.pop(step.inputs[0])))
             elif isinstance(step, Gate):
                 _gate(number, step, prepared.neurons[number], gates, server, layers)
             else:
@@ -195,6 +236,16 @@ def _neurons(number: int, step: Gate, share: Tensor, lot: Lot) -> Neurons:
     masked = lot.mask("masked", number, step.neurons)
     comparisons = (lot.comparison(number, step),) if step.leads else ()
     return Neurons(share, share - own, bit, masked, pad, comparisons)
+
+
+def _squares(number: int, step: Square, ahead: Tensor, lot: Lot) -> Squares:
+    masked, pad = (lot.mask(name, number, step.opening.neurons) for name in ("masked", "pad"))
+    return Squares(lot.mask("neurons", step.inputs[0], step.opening.neurons), ahead, masked, pad)
+
+
+def _answer(held: Squares, opening: Tensor) -> Tensor:
+    """Its share of the squares: x = hidden + masks, and the server has the square of what is hidden."""
+    return 2 * (opening + held.ahead) * held.mask + held.masked + held.pad
 
 
 def _gate(number: int, step: Gate, held: Neurons, gates: dict[int, Tensor], server: Channel, layers: Layers) -> None:

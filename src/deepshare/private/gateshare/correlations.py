@@ -17,7 +17,7 @@ from torch import Tensor
 from deepshare.private.gateshare import dcf
 from deepshare.private.gateshare.dcf import Bits, Bytes, Keys, Words
 from deepshare.private.gateshare.randomness import SEED_BYTES, coins, derive, expand, mask
-from deepshare.private.gateshare.steps import Gate, Product, Schedule
+from deepshare.private.gateshare.steps import Gate, Opening, Product, Schedule, Square
 
 ID_BYTES = 16
 
@@ -31,6 +31,8 @@ def sizes(schedule: Schedule, images: int, party: Party) -> dict[Piece, int]:
     for number, step in enumerate(schedule.steps):
         if isinstance(step, Product) and party == "server":
             result[number, "product"] = 8 * images * step.elements
+        elif isinstance(step, Square) and party == "server":
+            result[number, "masked"] = 8 * images * step.opening.products
         elif isinstance(step, Gate):
             result |= {(number, name): size for name, size in _gate_sizes(step, images, party).items()}
     return result
@@ -49,7 +51,8 @@ def _gate_sizes(step: Gate, images: int, party: Party) -> dict[str, int]:
 def ahead_shapes(schedule: Schedule) -> dict[Piece, tuple[int, ...]]:
     """What the client sends ahead for each image: its share of every tensor that is multiplied, hidden by a mask."""
     tensors = {(number, "tensor"): schedule.steps[number].shape for number in schedule.opened}
-    return tensors | {(n, "neurons"): step.neurons for n, step in enumerate(schedule.steps) if isinstance(step, Gate)}
+    neurons = {(n, "neurons"): s.neurons for n, s in enumerate(schedule.steps) if isinstance(s, Gate | Opening)}
+    return tensors | neurons
 
 
 def lot_bytes(schedule: Schedule, images: int, party: Party) -> int:

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from deepshare.private.gateshare import dcf, weights
 from deepshare.private.gateshare.correlations import ID_BYTES, Lot, pack
-from deepshare.private.gateshare.products import ring_weight
 from deepshare.private.gateshare.randomness import coins, fresh_seed
-from deepshare.private.gateshare.steps import Gate, Product, Schedule
+from deepshare.private.gateshare.steps import Gate, Product, Schedule, Square
 
 
 class Dealer:
@@ -26,11 +25,9 @@ class Dealer:
 
     def __init__(self, schedule: Schedule) -> None:
         self.id, self.seed = os.urandom(ID_BYTES), fresh_seed()
-        self._schedule, program = schedule, schedule.program
+        self._schedule = schedule
         self._weights = {
-            term: ring_weight(
-                weights.weight_mask(self.seed, program, term), weights.geometry(weights.linear(program, term))
-            )
+            term: weights.masked(schedule, term, weights.weight_mask(self.seed, schedule, term))
             for step in schedule.steps
             if isinstance(step, Product)
             for term in step.terms
@@ -49,6 +46,8 @@ class Dealer:
                 if step.leads:
                     bits[number] = _comparison(number, step, own, server, client)
                 self._gate(number, step, bits[step.leader], server, client)
+            elif isinstance(step, Square):
+                _square(number, step, server, client)
         return server, client
 
     def _product(self, number: int, step: Product, server: Lot, client: Lot) -> None:
@@ -67,6 +66,12 @@ class Dealer:
             pad = client.mask("pad", number, step.neurons)
             hidden = alpha * pad - beta * mine - client.mask("affine", number, step.neurons)
             server.pieces[number, "affine"] = _bytes(hidden)
+
+
+def _square(number: int, step: Square, server: Lot, client: Lot) -> None:
+    (opening,), shape = step.inputs, step.opening.neurons
+    both = client.mask("neurons", opening, shape) + server.mask("neurons", opening, shape)
+    server.pieces[number, "masked"] = _bytes(both * both - client.mask("masked", number, shape))
 
 
 def _comparison(number: int, step: Gate, own: Lot, server: Lot, client: Lot) -> Tensor:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from deepshare.private.gateshare import weights
-from deepshare.private.gateshare.products import plain_weight
 from deepshare.private.gateshare.ring import encode, truncate_client, truncate_server
-from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
+from deepshare.private.gateshare.steps import Gate, Opening, Product, Schedule, Shift, Square, Step, Take, alone
 
 
 def evaluate(
@@ -42,6 +41,10 @@ def evaluate(
                 result = _product(schedule, step, inputs)
             case Shift():
                 result = _cut(inputs[0], step.by, None if shares is None else shares[number])
+            case Opening():
+                result = inputs[0]
+            case Square():
+                result = step.opening.picked(inputs[0]).square()
             case Gate():
                 result = _gate(schedule, number, step, inputs[0], gates)
             case _:
@@ -56,8 +59,7 @@ def evaluate(
 def _product(schedule: Schedule, step: Product, inputs: list[Tensor]) -> Tensor:
     total = weights.encoded_bias(schedule, step)
     for term, x in zip(step.terms, inputs, strict=True):
-        operation = weights.linear(schedule.program, term)
-        total = total + plain_weight(weights.encoded_weight(schedule, operation), weights.geometry(operation))(x)
+        total = total + weights.plain(schedule, term)(x)
     return total
 
 

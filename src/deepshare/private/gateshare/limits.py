@@ -6,7 +6,6 @@ from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.gateshare.numbers import PRODUCT_BITS, WEIGHT
 from deepshare.private.program import (
     Convolution,
-    GatedActivation,
     Linear,
     MaxPool,
     Operation,
@@ -43,8 +42,6 @@ def has_pool(options: Mapping[str, str]) -> bool:
 def _problems(operation: Operation) -> Iterator[str]:
     if isinstance(operation, MaxPool):
         yield "gateshare has no max-pooling: train with average pooling, or take engine crypten"
-    if isinstance(operation, GatedActivation) and operation.square is not None:
-        yield "gateshare has no polynomials: train without them (method.square = false), or take engine crypten"
     for field, tensor in hidden_tensors(operation).items():
         if tensor.is_meta:
             continue

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from deepshare.private.gateshare.steps import Gate, Step
+from deepshare.private.gateshare.steps import Gate, Square, Step
 from deepshare.private.result import Part
 
 
@@ -60,6 +60,8 @@ class Layers(Meter):
 
 def counts(step: Step, images: int) -> tuple[int, int, int]:
     """Rounds, comparisons and products of a step for some images."""
+    if isinstance(step, Square):
+        return step.rounds, 0, images * step.opening.products
     if not isinstance(step, Gate):
         return 0, 0, 0
     return 1, images * step.comparisons, images * step.products * (3 if step.affine else 1)

@@ -14,10 +14,13 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private import plain
-from deepshare.private.program import Convolution, Linear, Program
+from deepshare.private.program import Convolution, GatedActivation, Linear, Program
 
 FRACTION, WEIGHT, AFFINE = 16, 14, 12
 """Fractional bits of activations, of weights, and of alpha and beta, in a large network."""
+
+SQUARED = 12
+"""Fractional bits of numbers that are squared, in every network: with more, too many squares could not be cut back."""
 
 # Each bit more makes four times as many shares useless, so that only networks with few results of linear layers, none
 # of them large, have more; rounding then flips fewer gates, and less noise hides it.
@@ -36,6 +39,9 @@ NOISE = -6
 """In a large network the server adds noise below 2^NOISE to each logit, which hides what rounding tells of weights."""
 
 LARGEST_LOGIT = 2.0**10
+
+# Squares of squares grow without bound on images that are unlike all others.
+_CURE = "measure on training images, with deepshare private outline --samples 256, and deal from that"
 
 _SAMPLES, _LARGEST_SAMPLE = 8, 4.0
 
@@ -137,7 +143,9 @@ def calibrate(program: Program, samples: Tensor | None = None) -> Numbers:
     for operation, value in zip(program.operations, largest, strict=True):
         ranges.append(range_bits(value))
         if ranges[-1] > MOST_BITS:
-            raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: train with BatchNorm")
+            curved = any(isinstance(op, GatedActivation) and op.square is not None for op in program.operations)
+            cure = _CURE if samples is None and curved else "train with BatchNorm"
+            raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: {cure}")
     finer = 0 if _heavy(program) else _finer(program, ranges)
     return Numbers(tuple(bits + finer for bits in ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
 

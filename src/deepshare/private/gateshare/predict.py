@@ -9,7 +9,7 @@ from deepshare.private.gateshare.meter import counts
 from deepshare.private.gateshare.numbers import Numbers
 from deepshare.private.gateshare.randomness import SEED_BYTES
 from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.steps import Gate, Schedule, Step, Take
+from deepshare.private.gateshare.steps import Gate, Opening, Schedule, Square, Step, Take
 from deepshare.private.gateshare.weights import session_shapes
 from deepshare.private.program import Program
 from deepshare.private.result import Part
@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 28
 def inferences(program: Program, images: int) -> list[int]:
     """How many images go together, in turn."""
     steps = schedule(program, Numbers.usual(program))
-    held = 6 * WORD * sum(step.products for step in steps.steps if isinstance(step, Gate))
+    held = 6 * WORD * sum(step.products for step in steps.steps if isinstance(step, Gate | Opening))
     most = max(1, _MOST_BYTES // (held + lot_bytes(steps, 1, "client") + lot_bytes(steps, 1, "server")))
     whole, rest = divmod(images, most)
     return [most] * whole + [rest] * bool(rest)
@@ -72,6 +72,10 @@ def ahead(steps: Schedule) -> int:
 def _step(step: Step, images: int) -> Part:
     if isinstance(step, Take):
         return Part(client_bytes=WORD * images * step.elements)
+    if isinstance(step, Opening):
+        return Part(server_bytes=WORD * images * step.products)
+    if isinstance(step, Square):
+        return Part(0.0, 0, WORD * images * step.opening.products, 0, *counts(step, images))
     if not isinstance(step, Gate):
         return Part()
     sent = WORD * images * step.products + packed_size(images * step.comparisons)

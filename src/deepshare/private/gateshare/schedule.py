@@ -11,9 +11,25 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.cells import count_cells
-from deepshare.private.gateshare.numbers import MARGIN, Numbers
+from deepshare.private.gateshare.numbers import MARGIN, SQUARED, Numbers
 from deepshare.private.gateshare.products import Resampling
-from deepshare.private.gateshare.steps import Gate, Join, Product, Schedule, Shift, Spread, Step, Sum, Take, View
+from deepshare.private.gateshare.steps import (
+    Choice,
+    Diagonal,
+    Gate,
+    Join,
+    Opening,
+    Place,
+    Product,
+    Schedule,
+    Shift,
+    Spread,
+    Square,
+    Step,
+    Sum,
+    Take,
+    View,
+)
 from deepshare.private.program import (
     Add,
     Concatenate,
@@ -42,7 +58,8 @@ def schedule(program: Program, numbers: Numbers) -> Schedule:
     builder = _Builder(program, numbers)
     for number, operation in enumerate(program.operations):
         builder.add(number, operation)
-    made = Schedule(program, numbers, tuple(builder.steps), builder.at[len(program.operations) - 1])
+    output = builder.result(len(program.operations) - 1)
+    made = Schedule(program, numbers, tuple(builder.steps), output, tuple(builder.diagonals))
     if made.lost > _MOST_LOST:
         raise EngineError(
             f"of each image {made.lost:.1f} shares would fall where they cannot be used: take smaller images, or a "
@@ -56,7 +73,9 @@ class _Builder:
         self.numbers = numbers
         self.steps: list[Step] = []
         self.at: dict[int, int] = {}
-        self.short: dict[int, int] = {}
+        self.short: dict[tuple[int, int], int] = {}
+        self.begun: dict[int, tuple[GatedActivation, int]] = {}
+        self.diagonals: list[Diagonal] = []
         self.sums = _sums(program)
         joined = {i for number, terms in self.sums.items() if len(terms) > 1 for i in program.operations[number].inputs}
         self.products = {number: terms for number, terms in self.sums.items() if number not in joined}
@@ -72,23 +91,27 @@ class _Builder:
             self.other(number, operation)
 
     def other(self, number: int, operation: Operation) -> None:
-        shape, sources = operation.shape, [self.at[source] for source in operation.inputs]
+        shape = operation.shape
         match operation:
             case Add() | Concatenate():
+                sources = [self.result(source) for source in operation.inputs]
                 scale = max(self.steps[source].scale for source in sources)
                 lifts = tuple(scale - self.steps[source].scale for source in sources)
                 kind = Sum if isinstance(operation, Add) else Join
                 self.put(number, kind(number, tuple(sources), shape, scale, lifts))
             case Reshape():
-                self.put(number, View(number, (sources[0],), shape, self.steps[sources[0]].scale))
+                source = self.result(operation.inputs[0])
+                self.put(number, View(number, (source,), shape, self.steps[source].scale))
             case Resample():
                 source = self.fraction(operation.inputs[0])
                 resampling, factor, bits = _resampling(operation)
                 self.put(number, Spread(number, (source,), shape, self.numbers.fraction + bits, resampling, factor))
             case SharedActivation():
                 self.put(number, self.shared(number, operation))
-            case GatedActivation():
+            case GatedActivation(square=None):
                 self.gated(number, operation)
+            case GatedActivation():
+                self.curved(number, operation)
             case Input():
                 self.put(number, Take(number, (), shape, self.numbers.fraction))
             case _:
@@ -98,22 +121,30 @@ class _Builder:
         self.at[number] = len(self.steps)
         self.steps.append(step)
 
+    def result(self, number: int) -> int:
+        """The step that has the result of an operation, which is only now waited for if it was begun before."""
+        if number in self.begun:
+            self.polynomial(number, *self.begun.pop(number))
+        return self.at[number]
+
     def fraction(self, number: int) -> int:
         """The step that has the result of an operation at the scale of activations."""
-        source = self.at[number]
+        return self.cut(number, self.result(number), self.numbers.fraction, self.numbers.ranges[number] - MARGIN)
+
+    def cut(self, operation: int, source: int, scale: int, bits: int) -> int:
+        """The step that has a result at a smaller scale; at that of activations it has at most so many bits."""
         step = self.steps[source]
-        if step.scale == self.numbers.fraction:
+        if step.scale == scale:
             return source
-        if source not in self.short:
-            by = step.scale - self.numbers.fraction
-            window = 1 << (self.numbers.ranges[number] - MARGIN + by)
-            self.short[source] = len(self.steps)
-            self.steps.append(Shift(number, (source,), step.shape, self.numbers.fraction, by, window))
-        return self.short[source]
+        if (source, scale) not in self.short:
+            window = 1 << (bits + step.scale - self.numbers.fraction)
+            self.short[source, scale] = len(self.steps)
+            self.steps.append(Shift(operation, (source,), step.shape, scale, step.scale - scale, window))
+        return self.short[source, scale]
 
     def shared(self, number: int, operation: SharedActivation) -> Gate:
         source = self.fraction(operation.inputs[0])
-        leader = len(self.steps) if operation.leads else self.at[operation.leader]
+        leader = len(self.steps) if operation.leads else self.result(operation.leader)
         first, cells = operation.prototypes, operation.cells
         gates = (first, *operation.shape[1:]) if cells is None else (count_cells(cells),)
         bits = self.compared(operation.inputs[0], cells)
@@ -142,7 +173,7 @@ class _Builder:
 
     def gated(self, number: int, operation: GatedActivation) -> None:
         if not operation.gated:
-            self.at[number] = self.at[operation.inputs[0]]
+            self.at[number] = self.result(operation.inputs[0])
             return
         source = self.fraction(operation.inputs[0])
         everywhere = operation.gated == operation.elements and operation.cells is None
@@ -167,6 +198,44 @@ class _Builder:
             affine=False,
         )
         self.put(number, gate)
+
+    def curved(self, number: int, operation: GatedActivation) -> None:
+        """Begin polynomials; gates, also of operations before its result is read, are on their way at the same time."""
+        if operation.gated == operation.elements:
+            self.gated(number, operation)
+            return
+        x = self.fraction(operation.inputs[0])
+        where = (~operation.mask).flatten().nonzero().flatten() if operation.gated else None
+        source = self.cut(number, x, SQUARED, self.numbers.ranges[operation.inputs[0]] - MARGIN)
+        neurons = operation.shape if where is None else (len(where),)
+        self.begun[number] = operation, len(self.steps)
+        self.steps.append(Opening(number, (source,), operation.shape, SQUARED, neurons, where))
+        if operation.gated:
+            self.gated(number, operation)
+
+    def polynomial(self, number: int, operation: GatedActivation, begun: int) -> None:
+        """End what `curved` began."""
+        opening, x = self.steps[begun], self.fraction(operation.inputs[0])
+        if not isinstance(opening, Opening) or operation.square is None or operation.linear is None:
+            raise AssertionError(operation)
+        rounds = int(not any(isinstance(step, Gate) for step in self.steps[begun:]))
+        shape, scale = operation.shape, self.numbers.fraction + self.numbers.weight
+        bits = 2 * (self.numbers.ranges[operation.inputs[0]] - MARGIN) - self.numbers.fraction
+        self.steps.append(Square(number, (begun,), opening.neurons, 2 * opening.scale, opening, rounds))
+        squares = self.cut(number, len(self.steps) - 1, self.numbers.fraction, bits)
+        if opening.where is not None:
+            self.steps.append(Place(number, (squares,), shape, self.numbers.fraction, opening.where))
+            squares = len(self.steps) - 1
+        terms = self.diagonal(operation.square, operation.constant), self.diagonal(operation.linear, None)
+        gated = self.at.get(number)
+        self.put(number, Product(number, (squares, x), shape, scale, terms))
+        if gated is not None:
+            lifts = scale - self.steps[gated].scale, 0
+            self.put(number, Choice(number, (gated, self.at[number]), shape, scale, operation.mask, lifts))
+
+    def diagonal(self, weight: Tensor, bias: Tensor | None) -> int:
+        self.diagonals.append(Diagonal(weight, weight.new_zeros(()) if bias is None else bias))
+        return len(self.program.operations) + len(self.diagonals) - 1
 
 
 def _sums(program: Program) -> dict[int, tuple[int, ...]]:

@@ -13,10 +13,9 @@ from deepshare.private.gateshare.channel import Channel
 from deepshare.private.gateshare.correlations import Comparison, Lot, Piece, compare, pack, packed_size, unpack
 from deepshare.private.gateshare.gating import bits_of_gates, gated, joined
 from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.products import Weight, plain_weight, ring_weight
 from deepshare.private.gateshare.randomness import fresh_seed, mask
 from deepshare.private.gateshare.ring import truncate_server
-from deepshare.private.gateshare.steps import Gate, Product, Schedule, Shift, Step, Take, alone
+from deepshare.private.gateshare.steps import Gate, Opening, Product, Schedule, Shift, Square, Step, Take, alone
 
 Rows = Sequence[tuple[Lot, Sequence[int]]]
 
@@ -43,6 +42,19 @@ class Neurons:
 
 
 @dataclass(frozen=True, eq=False)
+class Opened:
+    """What the server has for numbers to be squared before the images come.
+
+    Attributes:
+        mask: What hides its share of them.
+        ahead: The client's share of them, hidden.
+    """
+
+    mask: Tensor
+    ahead: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Settled:
     """All that the server has for one inference; it is good for one.
 
@@ -50,11 +62,15 @@ class Settled:
         images: How many images.
         products: By step, what it adds to its own product: bias, and what it owes to the client's share.
         neurons: By step.
+        opened: By the step that opens them, numbers to be squared.
+        squares: By step, its share of the squares of their masks.
     """
 
     images: int
     products: dict[int, Tensor]
     neurons: dict[int, Neurons]
+    opened: dict[int, Opened]
+    squares: dict[int, Tensor]
 
 
 class Server:
@@ -68,8 +84,8 @@ class Server:
     def __init__(self, schedule: Schedule, seed: bytes) -> None:
         self.schedule, self._seed = schedule, seed
         self._digest = weights.digest(schedule.program)
-        self._plain: dict[int, Weight] = {}
-        self._masks: dict[int, Weight] = {}
+        self._plain: dict[int, weights.Multiply] = {}
+        self._masks: dict[int, weights.Multiply] = {}
         self._affine: dict[int, tuple[Tensor, Tensor]] = {}
 
     def prepare(self) -> Iterator[tuple[int, list[Tensor]]]:
@@ -88,11 +104,10 @@ class Server:
         return [(value - hidden).flatten() for value, hidden in zip(self._affine[number], masks, strict=True)]
 
     def _offset(self, term: int) -> Tensor:
-        operation = weights.linear(self.schedule.program, term)
-        weight, geometry = weights.encoded_weight(self.schedule, operation), weights.geometry(operation)
-        hidden = weights.weight_mask(self._seed, self.schedule.program, term)
-        self._plain[term], self._masks[term] = plain_weight(weight, geometry), ring_weight(hidden, geometry)
-        return weight - hidden
+        hidden = weights.weight_mask(self._seed, self.schedule, term)
+        self._plain[term] = weights.plain(self.schedule, term)
+        self._masks[term] = weights.masked(self.schedule, term, hidden)
+        return weights.encoded_weight(self.schedule, term) - hidden
 
     def settle(self, lots: Rows, ahead: Mapping[Piece, Tensor]) -> Settled:
         """Do all that can be done before the images come.
@@ -106,7 +121,7 @@ class Server:
         """
         if weights.digest(self.schedule.program) != self._digest:
             raise EngineError("the weights have changed since their masks were made: start another session")
-        products, neurons = {}, {}
+        products, neurons, opened, squares = {}, {}, {}, {}
         for number, step in enumerate(self.schedule.steps):
             if isinstance(step, Product):
                 total = weights.encoded_bias(self.schedule, step) + _sent(lots, "product", number, step.shape)
@@ -115,7 +130,11 @@ class Server:
                 products[number] = total
             elif isinstance(step, Gate):
                 neurons[number] = self._neurons(number, step, lots, ahead[number, "neurons"])
-        return Settled(sum(len(rows) for _, rows in lots), products, neurons)
+            elif isinstance(step, Opening):
+                opened[number] = Opened(_mask(lots, "neurons", number, step.neurons), ahead[number, "neurons"])
+            elif isinstance(step, Square):
+                squares[number] = _sent(lots, "masked", number, step.opening.neurons)
+        return Settled(sum(len(rows) for _, rows in lots), products, neurons, opened, squares)
 
     def _neurons(self, number: int, step: Gate, lots: Rows, ahead: Tensor) -> Neurons:
         own, masked = _mask(lots, "neurons", number, step.neurons), _sent(lots, "masked", number, step.neurons)
@@ -130,6 +149,7 @@ class Server:
     def answer(self, settled: Settled, client: Channel, layers: Layers) -> Tensor:
         """One inference; gives back the noise that was added to the logits."""
         gates: dict[int, Tensor] = {}
+        hidden: dict[int, Tensor] = {}
 
         def do(number: int, step: Step, inputs: list[Tensor]) -> Tensor:
             match step:
@@ -139,6 +159,15 @@ class Server:
                     result = self._product(step, inputs, settled.products[number])
                 case Shift(by=by):
                     result = truncate_server(inputs[0], by)
+                case Opening():
+                    opening = step.picked(inputs[0]) - settled.opened[number].mask
+                    client.send(number, opening)
+                    hidden[number] = opening + settled.opened[number].ahead
+                    result = inputs[0]
+                case Square(inputs=(source,)):
+                    known = hidden.pop(source)
+                    mine = known * (known + 2 * settled.opened[source].mask) + settled.squares[number]
+                    result = mine + client.receive_numbers(number, tuple(mine.shape))
                 case Gate():
                     held = settled.neurons[number]
                     result = step.placed(inputs[0], self._gate(number, step, inputs[0], held, gates, client))

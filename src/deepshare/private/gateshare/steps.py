@@ -10,7 +10,7 @@ from torch import Tensor
 from deepshare.private.cells import sums
 from deepshare.private.gateshare.numbers import Numbers
 from deepshare.private.gateshare.products import Resampling
-from deepshare.private.program import Program
+from deepshare.private.program import Convolution, Linear, Program
 
 Shape = tuple[int, ...]
 
@@ -43,8 +43,24 @@ class Take(Step):
 
 
 @dataclass(frozen=True, eq=False)
+class Diagonal:
+    """A linear layer in which every neuron is multiplied by a number; both tensors broadcast to the neurons.
+
+    Attributes:
+        weight: The numbers.
+        bias: What is added.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+
+Layer = Convolution | Linear | Diagonal
+
+
+@dataclass(frozen=True, eq=False)
 class Product(Step):
-    """The sum of convolutions or fully connected layers: of each the number of the operation, as many as inputs."""
+    """The sum of linear layers: of each its number, see `Schedule.layer`, as many as inputs."""
 
     terms: tuple[int, ...]
 
@@ -90,6 +106,58 @@ class Spread(Step):
 
 
 @dataclass(frozen=True, eq=False)
+class Choice(Step):
+    """The first tensor where the mask is set, the second elsewhere, each first shifted up to the largest scale."""
+
+    mask: Tensor
+    lifts: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Opening(Step):
+    """Tells both parties numbers less a mask that neither knows; the result is what they were.
+
+    It waits for nobody: steps between it and the `Square` of these numbers share its way.
+
+    Attributes:
+        neurons: Shape of the numbers.
+        where: Their places among all elements; None where they are all.
+    """
+
+    neurons: Shape
+    where: Tensor | None
+
+    @property
+    def products(self) -> int:
+        """Numbers for each image."""
+        return math.prod(self.neurons)
+
+    def picked(self, x: Tensor) -> Tensor:
+        """The numbers that are opened."""
+        return picked(x, self.where)
+
+
+@dataclass(frozen=True, eq=False)
+class Square(Step):
+    """The squares of the numbers of an `Opening`, its input.
+
+    Attributes:
+        opening: That step.
+        rounds: 1, or 0 where a `Gate` between the two waits for its answer anyway.
+    """
+
+    opening: Opening
+    rounds: int
+
+
+@dataclass(frozen=True, eq=False)
+class Place(Step):
+    """Numbers at their places among all elements, and zeros elsewhere."""
+
+    where: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Gate(Step):
     """An activation: x gate, or x (alpha gate + beta) where it is affine.
 
@@ -129,7 +197,7 @@ class Gate(Step):
 
     def picked(self, x: Tensor) -> Tensor:
         """The neurons that have a gate."""
-        return x if self.where is None else x.flatten(1)[:, self.where]
+        return picked(x, self.where)
 
     def placed(self, x: Tensor, y: Tensor) -> Tensor:
         """The result, y where there are gates and x elsewhere."""
@@ -164,12 +232,14 @@ class Schedule:
         numbers: The number format.
         steps: The steps.
         output: Number of the step that gives the logits.
+        diagonals: Linear layers that are no operations.
     """
 
     program: Program
     numbers: Numbers
     steps: tuple[Step, ...]
     output: int
+    diagonals: tuple[Diagonal, ...] = ()
 
     @property
     def opened(self) -> tuple[int, ...]:
@@ -180,6 +250,14 @@ class Schedule:
     def lost(self) -> float:
         """How many shares of an image fall into their windows, on average."""
         return sum(step.elements * 2 * step.window / 2**64 for step in self.steps if isinstance(step, Shift))
+
+    def layer(self, term: int) -> Layer:
+        """A linear layer: those that are operations are numbered as these are, the others after all operations."""
+        operations = self.program.operations
+        layer = operations[term] if term < len(operations) else self.diagonals[term - len(operations)]
+        if not isinstance(layer, Layer):
+            raise AssertionError(layer)
+        return layer
 
     def name(self, number: int) -> str:
         """The layer that a step belongs to."""
@@ -198,6 +276,11 @@ class Schedule:
         return values[self.output]
 
 
+def picked(x: Tensor, where: Tensor | None) -> Tensor:
+    """Elements of each image by their places, or all as they are."""
+    return x if where is None else x.flatten(1)[:, where]
+
+
 def alone(step: Step, inputs: list[Tensor]) -> Tensor:
     """The steps that a party does on its own shares, all parties alike."""
     match step:
@@ -205,6 +288,12 @@ def alone(step: Step, inputs: list[Tensor]) -> Tensor:
             return (inputs[0] << lifts[0]) + (inputs[1] << lifts[1])
         case Join(lifts=lifts):
             return torch.cat([x << lift for x, lift in zip(inputs, lifts, strict=True)], 1)
+        case Choice(mask=mask, lifts=lifts):
+            return torch.where(mask, inputs[0] << lifts[0], inputs[1] << lifts[1])
+        case Place(where=where, shape=shape):
+            result = inputs[0].new_zeros(len(inputs[0]), step.elements)
+            result[:, where] = inputs[0]
+            return result.view(-1, *shape)
         case View(shape=shape):
             return inputs[0].reshape(-1, *shape)
         case Spread(resampling=resampling, factor=factor):

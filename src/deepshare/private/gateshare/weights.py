@@ -1,22 +1,18 @@
 """Linear layers and affine parameters in the ring."""
 
 import hashlib
+from collections.abc import Callable
 
 from torch import Tensor
 
 from deepshare.private.gateshare.columns import Geometry
+from deepshare.private.gateshare.products import Weight, plain_weight, ring_weight
 from deepshare.private.gateshare.randomness import mask
 from deepshare.private.gateshare.ring import encode
-from deepshare.private.gateshare.steps import Gate, Product, Schedule
+from deepshare.private.gateshare.steps import Diagonal, Gate, Layer, Product, Schedule
 from deepshare.private.program import Convolution, Linear, Program, SharedActivation, hidden_tensors
 
-
-def linear(program: Program, number: int) -> Convolution | Linear:
-    """A linear layer by its number."""
-    operation = program.operations[number]
-    if not isinstance(operation, Convolution | Linear):
-        raise AssertionError(operation)
-    return operation
+Multiply = Callable[[Tensor], Tensor]
 
 
 def affine(program: Program, number: int) -> SharedActivation:
@@ -27,24 +23,43 @@ def affine(program: Program, number: int) -> SharedActivation:
     return operation
 
 
-def geometry(operation: Convolution | Linear) -> Geometry | None:
+def geometry(layer: Convolution | Linear) -> Geometry | None:
     """How kernels move; None for a fully connected layer."""
-    if isinstance(operation, Linear):
+    if isinstance(layer, Linear):
         return None
-    return Geometry(operation.stride, operation.padding, operation.dilation, operation.groups)
+    return Geometry(layer.stride, layer.padding, layer.dilation, layer.groups)
 
 
-def encoded_weight(schedule: Schedule, operation: Convolution | Linear) -> Tensor:
-    """The weight as ring elements."""
-    return encode(operation.weight, schedule.numbers.weight)
+def encoded_weight(schedule: Schedule, term: int) -> Tensor:
+    """The weight of a linear layer as ring elements."""
+    return encode(schedule.layer(term).weight, schedule.numbers.weight)
+
+
+def plain(schedule: Schedule, term: int) -> Multiply:
+    """A linear layer without its bias, ready to be multiplied."""
+    return _ready(schedule.layer(term), encoded_weight(schedule, term), plain_weight)
+
+
+def masked(schedule: Schedule, term: int, weight: Tensor) -> Multiply:
+    """The same with any ring elements in place of its weight: its mask, or itself less that."""
+    return _ready(schedule.layer(term), weight, ring_weight)
+
+
+def _ready(layer: Layer, weight: Tensor, prepare: Callable[[Tensor, Geometry | None], Weight]) -> Multiply:
+    return weight.mul if isinstance(layer, Diagonal) else prepare(weight, geometry(layer))
 
 
 def encoded_bias(schedule: Schedule, step: Product) -> Tensor:
     """The biases of all terms, in the shape of one result."""
-    bias = sum(linear(schedule.program, term).bias.double() for term in step.terms)
+    bias = sum(_spread(schedule.layer(term), step) for term in step.terms)
     if not isinstance(bias, Tensor):
         raise AssertionError(step)
-    return encode(bias, step.scale).view(-1, *[1] * (len(step.shape) - 1))
+    return encode(bias, step.scale)
+
+
+def _spread(layer: Layer, step: Product) -> Tensor:
+    bias = layer.bias.double()
+    return bias if isinstance(layer, Diagonal) else bias.view(-1, *[1] * (len(step.shape) - 1))
 
 
 def encoded_affine(schedule: Schedule, step: Gate) -> tuple[Tensor, Tensor]:
@@ -54,9 +69,9 @@ def encoded_affine(schedule: Schedule, step: Gate) -> tuple[Tensor, Tensor]:
     return alpha, beta
 
 
-def weight_mask(seed: bytes, program: Program, number: int) -> Tensor:
+def weight_mask(seed: bytes, schedule: Schedule, term: int) -> Tensor:
     """What hides a weight for a session: known to the dealer and to the server."""
-    return mask(seed, linear(program, number).weight.shape, "weight", number)
+    return mask(seed, schedule.layer(term).weight.shape, "weight", term)
 
 
 def affine_masks(seed: bytes, step: Gate) -> tuple[Tensor, Tensor]:
@@ -71,7 +86,7 @@ def session_shapes(schedule: Schedule) -> dict[int, list[tuple[int, ...]]]:
     shapes: dict[int, list[tuple[int, ...]]] = {}
     for number, step in enumerate(schedule.steps):
         if isinstance(step, Product):
-            shapes[number] = [tuple(linear(schedule.program, term).weight.shape) for term in step.terms]
+            shapes[number] = [tuple(schedule.layer(term).weight.shape) for term in step.terms]
         elif isinstance(step, Gate) and step.affine:
             shapes[number] = [(step.neurons[0],)] * 2
     return shapes
