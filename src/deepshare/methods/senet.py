@@ -90,7 +90,7 @@ class SENet(Method):
         input_size: Size of one input without the batch.
         gates: The budget.
         attention: Weight of the distance between attention maps in finetune.
-        weights: How the budget is divided over the sites, by name; by their neurons without.
+        weights: How the budget is divided over the sites, by name; by their neurons without. `sparse` measures them.
         seed: Of the gates at the start, which are random.
     """
 
