@@ -85,6 +85,8 @@ def test_attention_maps_are_compared_by_direction() -> None:
     two = torch.tensor([[0.0, 2.0], [0.0, 0.0]]).view(1, 2, 1, 2)
     assert attention_distance(one, two).item() == pytest.approx(1.0)  # (1 + 1) / 2 positions
     assert attention_distance(one, 1.5 * one).item() == pytest.approx(0.0)
+    # Behind a linear layer there is one position, and so one direction.
+    assert attention_distance(torch.ones(2, 3), torch.tensor([[0.0, 1.0, 5.0]] * 2)).item() == pytest.approx(0.0)
 
 
 def test_the_penalty_of_finetune_is_the_distance_at_the_end_of_every_stage() -> None:

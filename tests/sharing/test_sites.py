@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare import find_sites
+from deepshare import find_sites, zoo
 from deepshare.errors import UnsupportedModelError
 from deepshare.sharing.sites import Sites
 
@@ -108,6 +108,71 @@ def test_residual_blocks_are_those_that_add() -> None:
         ("2.body.1", "2"),
         ("2.act", "2"),
     ]
+
+
+def layers_of(model: nn.Module, *size: int) -> dict[str, tuple[str, ...]]:
+    return {place.site.name: place.layers for place in find_sites(model, size).places}
+
+
+def test_the_layers_before_the_sites_of_a_resnet() -> None:
+    with torch.device("meta"):
+        found = layers_of(zoo.build("resnet18"), 3, 32, 32)
+    blocks = [f"layer{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1)]
+    expected: dict[str, tuple[str, ...]]
+    expected = {f"{block}.act{n}": (f"{block}.conv{n}",) for block in blocks for n in (1, 2)}
+    # What the shortcut adds: the stem, which is not activated, and where the shape changes a convolution of its own.
+    expected["layer1.0.act2"] = ("layer1.0.conv2", "conv1")
+    expected |= {f"layer{stage}.0.act2": (f"layer{stage}.0.conv2", f"layer{stage}.0.shortcut.0") for stage in (2, 3, 4)}
+    assert found == expected
+
+
+def test_the_layers_before_the_sites_of_a_network_that_activates_first() -> None:
+    with torch.device("meta"):
+        found = layers_of(zoo.build("wrn22-8"), 3, 32, 32)
+    blocks = [f"block{stage}.{block}" for stage in (1, 2, 3) for block in (0, 1, 2)]
+    assert [found[f"{block}.act2"] for block in blocks] == [(f"{block}.conv1",) for block in blocks]
+    # The sum goes on unactivated from block to block, until a stage begins with another.
+    summed = {
+        stage: [*(f"block{stage}.{block}.conv2" for block in (2, 1, 0)), f"block{stage}.0.shortcut"]
+        for stage in (1, 2, 3)
+    }
+    assert found["block1.0.act1"] == ("conv1",)
+    for stage in (1, 2, 3):
+        assert found[f"block{stage}.1.act1"] == tuple(summed[stage][2:])
+        assert found[f"block{stage}.2.act1"] == tuple(summed[stage][1:])
+    assert found["block2.0.act1"] == tuple(summed[1])
+    assert found["block3.0.act1"] == tuple(summed[2])
+
+
+class Fed(nn.Module):
+    """Sites behind sums in place, other activations, concatenation, a linear layer, and behind activations alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+        self.norm, self.pool, self.squeeze = nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.Conv2d(4, 4, 1)
+        self.fc, self.act = nn.Linear(8, 5), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        F.relu(x, inplace=True)  # 1: the convolution
+        y = self.norm(self.two(x))
+        y *= torch.sigmoid(self.squeeze(y))  # which only weighs what is there
+        y += x
+        y = self.pool(F.relu(y))  # 2: the second convolution, since x is activated in place
+        z = F.relu(y * 2)  # 3: nothing but what is activated
+        x = torch.cat([z, self.two(z)], 1).mean((2, 3))
+        return self.act(self.fc(x) + F.relu(x)[:, :5])  # 4: half of it is activated; 5: the linear layer
+
+
+def test_only_what_is_not_activated_in_between_feeds_a_site() -> None:
+    found = layers_of(Fed(), 3, 4, 4)
+    assert list(found.values()) == [("one",), ("two",), (), ("two",), ("fc",)]
+
+
+def test_weights_that_are_made_from_others_are_nobodys() -> None:
+    made = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    assert layers_of(nn.Sequential(nn.Linear(2, 2), made, nn.ReLU()), 2) == {"2": ()}
 
 
 def test_a_new_name_never_hides_an_attribute() -> None:

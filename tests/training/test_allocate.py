@@ -48,8 +48,14 @@ def test_other_widths_and_sizes_keep_the_proportions(size: int, width: int, fact
 
 
 def test_a_network_without_densities_is_told_the_cure() -> None:
-    with pytest.raises(BudgetError, match="allocate by uniform, by snl or by a file of counts"):
+    with pytest.raises(BudgetError, match="allocate by pruning, which measures them, by uniform, by snl or by a file"):
         senet_weights(sites_of("resnet18", 32, depth=10))
+
+
+@pytest.mark.parametrize("allocate", ["pruning", "sensitivity"])
+def test_what_takes_a_pilot_is_told_where_its_weights_come_from(allocate: str) -> None:
+    with pytest.raises(BudgetError, match=f"{allocate} is measured in training: .* give its pilot/weights.json here"):
+        weights(allocate, sites_of("resnet18", 32))
 
 
 def test_first_sites_decide_alone() -> None:

@@ -194,7 +194,7 @@ def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
         ),
         ({"budget.allocate": "sensitivity"}, "needs [pilot] and [gelu]"),
         ({**PILOT, "gelu": None, "switch": None}, "needs [pilot] and [gelu]"),
-        ({"pilot": PHASE}, '[pilot] is for budget.allocate = "sensitivity" alone'),
+        ({"pilot": PHASE}, '[pilot] is for budget.allocate = "pruning" or "sensitivity" alone'),
         (
             {**PILOT, "method.name": "trimmed", "method.affine": False, "budget.layer_sharing": False},
             "it is for the method deepshare",

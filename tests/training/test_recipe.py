@@ -91,7 +91,7 @@ def test_flags_are_read_as_their_type(key: str, value: object, expected: object)
         ({"data.augmentation.scale": [2.0, 1.0]}, "scale runs from the smaller to the larger factor"),
         ({"budget.gates": "0"}, "digits.toml: budget.gates: expected a number of gates above 0"),
         ({"budget.gates": "101%"}, 'budget.gates: expected a number of gates (6000) or a share of the ReLUs ("1.25%")'),
-        ({"budget.allocate": "snll"}, 'expected "senet", "snl", "sensitivity", "uniform" or a .json file of {site:'),
+        ({"budget.allocate": "snll"}, 'expected "senet", "snl", "pruning", "sensitivity", "uniform" or a .json file'),
         ({"model.classes": None}, "digits.toml: model.classes: missing"),
         ({"model.arguments.width": [8]}, "digits.toml: model.arguments.width: got [8], expected"),
     ],

@@ -78,7 +78,7 @@ def largest(scores: Tensor, count: int) -> Tensor:
 
 def attention_distance(output: Tensor, target: Tensor) -> Tensor:
     """The mean square difference between two normed attention maps, mean_c y^2, over all positions and images."""
-    one, two = (F.normalize(y.float().square().mean(1).flatten(1), dim=1) for y in (output, target))
+    one, two = (F.normalize(y.float().square().mean(1).reshape(len(y), -1), dim=1) for y in (output, target))
     return (one - two).square().mean()
 
 
@@ -90,7 +90,7 @@ class SENet(Method):
         input_size: Size of one input without the batch.
         gates: The budget.
         attention: Weight of the distance between attention maps in finetune.
-        weights: How the budget is divided over the sites, by name; by their neurons without.
+        weights: How the budget is divided over the sites, by name; by their neurons without. `sparse` measures them.
         seed: Of the gates at the start, which are random.
     """
 

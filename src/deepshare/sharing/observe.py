@@ -1,4 +1,4 @@
-"""Run a network once on a meta copy and record every ReLU call, and all else that compares.
+"""Run a network once on a meta copy and record every ReLU call, the layers that feed it, and all else that compares.
 
 Running sees what reading cannot: functions, modules that are called twice, calls in any order. Nothing is computed:
 tensors on the meta device carry shapes only.
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -55,6 +56,14 @@ _PER_ELEMENT = {
 }
 _REDUCTIONS = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
 _LOOKS_ONLY = frozenset({"__get__", "size", "dim", "__len__"})
+# What ends the way of a layer's output, beside ReLU: other activations, and other layers, also those without a module.
+_ENDS = frozenset(
+    {
+        *("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        *("relu6", "hardtanh", "hardswish", "hardsigmoid", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu"),
+        *("gelu", "silu", "mish", "sigmoid", "logsigmoid", "tanh", "softplus", "softsign", "softmax", "threshold"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -65,12 +74,15 @@ class Call:
         caller: Path of the module whose forward made the call ("" is the model itself).
         relu: Path of the nn.ReLU module that was called; None for a function call.
         shape: Shape of the input without the batch.
+        layers: Paths of the convolutions and linear layers whose outputs it reads: as they are, or through
+            normalisation, pooling, sums and all else but another layer or activation.
         rewrites: Whether the call works in place on a tensor that is read again afterwards.
     """
 
     caller: str
     relu: str | None
     shape: tuple[int, ...]
+    layers: tuple[str, ...]
     rewrites: bool
 
 
@@ -174,6 +186,11 @@ def is_plain_relu(module: nn.Module) -> bool:
     return isinstance(module, nn.ReLU) and type(module).forward is nn.ReLU.forward
 
 
+def is_layer(module: nn.Module) -> bool:
+    """Whether a module is a convolution or a linear layer, with a weight that is not made from others."""
+    return isinstance(module, _ConvNd | nn.Linear) and "weight" in dict(module.named_parameters(recurse=False))
+
+
 class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -183,10 +200,11 @@ class _Recorder(TorchFunctionMode):
         self.inputs: dict[str, Inputs] = {}
         self.order: list[str] = []
         self.adds: set[str] = set()
-        self.calls: list[tuple[str, str | None, tuple[int, ...]]] = []
+        self.calls: list[tuple[str, str | None, tuple[int, ...], tuple[str, ...]]] = []
         self.others: list[Comparison] = []
         self.rewritten: dict[int, tuple[Tensor, int]] = {}
         self.rereads: set[int] = set()
+        self.layers: dict[int, tuple[Tensor, tuple[str, ...]]] = {}  # with the tensor: no identity comes twice
         for module in self.names:
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
             module.register_forward_hook(self._leave)
@@ -202,8 +220,10 @@ class _Recorder(TorchFunctionMode):
         self.inputs[self.names[module]] = _outline(args), _outline(kwargs)
         self.order.append(self.names[module])
 
-    def _leave(self, *_: Any) -> None:
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         self.stack.pop()
+        if is_layer(module):
+            self._feed(result, (self.names[module],))
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -215,6 +235,7 @@ class _Recorder(TorchFunctionMode):
         if func in RELU_FUNCTIONS:
             return self._relu(func, *args, **kwargs)
         result = func(*args, **kwargs)
+        self._feed(result, () if name.rstrip("_") in _ENDS else self._layers_of((args, kwargs)))
         if func in ADD_FUNCTIONS and sum(isinstance(a, Tensor) and a.dim() >= 3 for a in args) == 2:
             self.adds.add(self._caller())
         elif isinstance(result, Tensor | tuple):
@@ -233,11 +254,19 @@ class _Recorder(TorchFunctionMode):
                 f"{relu or self._caller()}: its ReLU sees a tensor of shape {tuple(x.shape)} whose first dimension is "
                 "not the batch: keep the batch first"
             )
+        self.calls.append((self.names[callers[-1]] if callers else "", relu, tuple(x.shape[1:]), self._layers_of(x)))
         if inplace or func in (torch.relu_, Tensor.relu_):
             # The model goes on with a fresh tensor, so whoever touches the old one reads what ReLU wrote there.
-            self.rewritten[x.untyped_storage()._cdata] = (x, len(self.calls))
-        self.calls.append((self.names[callers[-1]] if callers else "", relu, tuple(x.shape[1:])))
+            self.rewritten[x.untyped_storage()._cdata] = (x, len(self.calls) - 1)
+            self._feed(x, ())
         return torch.empty_like(x)
+
+    def _feed(self, result: Any, layers: tuple[str, ...]) -> None:
+        self.layers |= {id(leaf): (leaf, layers) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+
+    def _layers_of(self, values: Any) -> tuple[str, ...]:
+        known = (self.layers[id(leaf)][1] for leaf in tree_leaves(values) if id(leaf) in self.layers)
+        return tuple(dict.fromkeys(chain.from_iterable(known)))
 
     def note_rereads(self, values: Any) -> None:
         """Note which of the tensors in some values a ReLU has written over."""

@@ -61,6 +61,8 @@ class Place:
         position: Which of its caller's ReLU calls it is, from 0.
         runs: How often the caller runs in one forward pass.
         inputs: Outline of the arguments of the caller.
+        layers: Paths of the convolutions and linear layers whose outputs it activates: through normalisation, pooling,
+            sums and the like, but not through another activation. Empty where it reads activations alone.
         rewrites: Whether the activation must write its result over its input.
     """
 
@@ -70,6 +72,7 @@ class Place:
     position: int
     runs: int
     inputs: Inputs
+    layers: tuple[str, ...]
     rewrites: bool
 
 
@@ -188,7 +191,7 @@ def _places(model: nn.Module, seen: Observation) -> Iterator[Place]:
         channels, height, width = (*call.shape, 1, 1)[:3]
         site = Site(name, channels, height, width, kind, _block(name, seen.adds))
         runs, inputs = seen.runs[call.caller], seen.inputs[call.caller]
-        yield Place(site, call.caller, attributes, position[call.caller], runs, inputs, call.rewrites)
+        yield Place(site, call.caller, attributes, position[call.caller], runs, inputs, call.layers, call.rewrites)
         position[call.caller] += 1
 
 

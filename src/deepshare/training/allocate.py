@@ -1,6 +1,7 @@
 """How a budget is divided over the sites of a network: shipped densities, a file of counts, or the same share for all.
 
-The counts that SNL finds come from training, see `deepshare.methods.snl`; they can be written to a file and used again.
+What SNL, a pilot with few weights or one with shared gates finds comes from training, see `deepshare.training.fitting`;
+it is written to a file and can be used again.
 """
 
 import json
@@ -15,6 +16,7 @@ from torch import nn
 from deepshare.errors import BudgetError
 from deepshare.sharing.plan import Plan, group_sites, plan
 from deepshare.sharing.sites import Site, find_sites
+from deepshare.training.sections import PILOTED
 
 
 def weights(allocate: str, sites: Sequence[Site]) -> dict[str, float] | None:
@@ -28,10 +30,15 @@ def weights(allocate: str, sites: Sequence[Site]) -> dict[str, float] | None:
         Weights for `plan` by site; None is the same share of channels everywhere.
 
     Raises:
-        BudgetError: There are no densities for the network, or the file does not hold counts.
+        BudgetError: There are no densities for the network, the file does not hold counts, or it takes a pilot.
     """
     if allocate == "uniform":
         return None
+    if allocate in PILOTED:
+        raise BudgetError(
+            f"{allocate} is measured in training: run deepshare train with budget.allocate = {allocate} and a [pilot], "
+            "and give its pilot/weights.json here"
+        )
     return senet_weights(sites) if allocate == "senet" else read_counts(Path(allocate))
 
 
@@ -48,7 +55,8 @@ def senet_weights(sites: Sequence[Site]) -> dict[str, float]:
             return {site.name: densities[site.name] * site.neurons for site in sites}
     known = "resnet18 and wrn22-8"
     raise BudgetError(
-        f"SENet's densities are known for the sites of {known} only: allocate by uniform, by snl or by a file of counts"
+        f"SENet's densities are known for the sites of {known} only: allocate by pruning, which measures them, by "
+        "uniform, by snl or by a file of counts"
     )
 
 

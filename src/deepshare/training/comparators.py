@@ -8,12 +8,14 @@ from deepshare import methods
 from deepshare.data.seeds import seed_of
 from deepshare.errors import RecipeError
 from deepshare.methods.base import Method
+from deepshare.methods.sparse import check_layers
 from deepshare.sharing import budget
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.allocate import divide, weights
 from deepshare.training.recipe import Recipe
-from deepshare.training.schema import SHARING, Budget
+from deepshare.training.schema import DIVIDING, SHARING, Budget
+from deepshare.training.sections import PILOTED
 
 # What a dry run is spared: the distortion of every channel.
 QUICK = {"spatial": {"channels": 1}}
@@ -82,8 +84,11 @@ def check_method(recipe: Recipe, base: nn.Module, input_size: Sequence[int]) -> 
     if name == "relu":
         return
     allocate = budget_of(recipe).allocate
-    known = name in (*SHARING, "senet") and allocate not in ("snl", "sensitivity")  # without training
-    shares = weights(allocate, find_sites(base, input_size)) if known else None
+    sites = find_sites(base, input_size)
+    if allocate == "pruning":
+        check_layers(sites)
+    known = name in DIVIDING and allocate not in ("snl", *PILOTED)  # without training
+    shares = weights(allocate, sites) if known else None
     if name in SHARING:
         planned(recipe, base, input_size, shares)
     else:

@@ -16,6 +16,7 @@ from deepshare.errors import CheckpointError, DataError, PlanMismatchError, Reci
 from deepshare.methods.base import Method
 from deepshare.methods.curved import curve, curved_relus
 from deepshare.methods.deepshare import DeepShare
+from deepshare.methods.sparse import Sparse, check_layers, relu_sensitivities
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
@@ -136,6 +137,8 @@ class Fitting:
                 return self._snl()
             case "sensitivity":
                 return self._sensitivity(base, leaders)
+            case "pruning":
+                return self._pruning(base)
             case allocate:
                 return weights(allocate, find_sites(base, self.input_size))
 
@@ -206,6 +209,15 @@ class Fitting:
         loss = mean_loss(self._draw(sensitivity.SAMPLES), self.setting.feed.ignore)
         return self._once(run.path / "weights.json", lambda: sensitivity.sensitivities(network, planned, loss))
 
+    def _pruning(self, base: nn.Module) -> dict[str, float]:
+        """What the sites weigh by the weights that a pilot, a copy of the plain network, keeps in sparse training."""
+        sites = find_sites(base, self.input_size)
+        self._together(lambda: check_layers(sites))
+        self._begin(RunFolder(self.out), None)
+        run = RunFolder(self.out / "pilot")
+        network = self._train(run, "plain", self._start(), Sparse(), ("pilot",), teacher=self._teacher())
+        return self._once(run.path / "weights.json", lambda: relu_sensitivities(network, sites))
+
     def _draw(self, count: int) -> list[tuple[Tensor, Tensor]]:
         batch, device = list(self.recipe.phases.values())[-1].batch, self.setting.fabric.device
         drawn = self.setting.feed.draw(1 if self.setting.dry else count, batch)
@@ -247,7 +259,7 @@ class Fitting:
                 curve(network)
         else:
             network = method.convert(self._start())
-            if self.recipe.pilot:
+            if self._budget().allocate == "sensitivity":
                 _go_on(network, RunFolder(self.out / "pilot").model)
         names = tuple(name for name in RESULT_PHASES if name != "pilot" and getattr(self.recipe, name))
         kind: Kind = "shared" if planned else "gated"

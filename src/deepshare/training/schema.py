@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from deepshare.training.sections import (
+    PILOTED,
     SNL,
     AutoReP,
     Budget,
@@ -31,6 +32,7 @@ PHASES = ("teacher", "plain", "pilot", "gelu", "switch", "search", "finetune")
 SHARED_PHASES = ("gelu", "switch", "finetune")
 RESULT_PHASES = PHASES[2:]
 SHARING = ("deepshare", "trimmed")  # methods with a plan
+DIVIDING = (*SHARING, "senet")  # methods that divide their budget as budget.allocate says
 FROM_SCRATCH: Literal["identity", "uniform"] = "uniform"  # alpha and beta of a network that is not trained yet
 SEARCHING = ("snl", "autorep", "senet", "delphi")  # methods that find or approach their gates in [search]
 
@@ -83,7 +85,7 @@ class Recipe(Section):
     def _learners(self) -> list[str]:
         """The phases whose teacher is another network than the one that is trained."""
         if not self.gelu:
-            return ["search", "finetune"]
+            return ["pilot", "search", "finetune"]
         return ["pilot", "gelu", "switch", "finetune"][: None if self.distillation.after_gelu == "teacher" else 2]
 
     def _learns(self, phase: str) -> bool:
@@ -214,13 +216,18 @@ class Recipe(Section):
         return self._pilot_problem() or self._leader_problem()
 
     def _pilot_problem(self) -> str | None:
-        measured = self.budget is not None and self.budget.allocate == "sensitivity"
+        allocate = self.budget.allocate if self.budget else ""
+        if self.pilot and allocate not in PILOTED:
+            return '[pilot] is for budget.allocate = "pruning" or "sensitivity" alone'
+        if allocate == "pruning" and self.method.name not in DIVIDING:
+            return f'budget.allocate = "pruning" is for methods that divide their budget: {", ".join(DIVIDING)}'
+        if allocate == "pruning" and not self.pilot:
+            return 'budget.allocate = "pruning" is measured on a copy that is trained sparse: it needs [pilot]'
+        measured = allocate == "sensitivity"
         if measured and (self.method.name != "deepshare" or self.trimmed):
             return 'budget.allocate = "sensitivity" is measured on shared gates: it is for the method deepshare'
         if measured and not (self.pilot and self.gelu):
             return 'budget.allocate = "sensitivity" is measured after the first epochs: it needs [pilot] and [gelu]'
-        if self.pilot and not measured:
-            return '[pilot] is for budget.allocate = "sensitivity" alone'
         return None
 
     def _leader_problem(self) -> str | None:

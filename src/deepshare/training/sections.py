@@ -10,6 +10,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Size = Positive | Annotated[tuple[Positive, Positive], Field(strict=False)]  # of a square, or height and width
+PILOTED = ("pruning", "sensitivity")  # allocations that [pilot] measures
 _SHARE = re.compile(r"\d+(\.\d+)?%")
 
 
@@ -22,8 +23,9 @@ def _gates(value: int | str) -> int | str:
 
 
 def _allocate(value: str) -> str:
-    if value not in ("senet", "snl", "sensitivity", "uniform") and not value.endswith(".json"):
-        raise ValueError('expected "senet", "snl", "sensitivity", "uniform" or a .json file of {site: count}')
+    if value not in ("senet", "snl", *PILOTED, "uniform") and not value.endswith(".json"):
+        expected = '"senet", "snl", "pruning", "sensitivity", "uniform" or a .json file of {site: count}'
+        raise ValueError(f"expected {expected}")
     return value
 
 
