@@ -116,6 +116,8 @@ def test_a_site_without_any_gate_passes() -> None:
     torch.testing.assert_close(plain.evaluate(program, images).float(), model(images).detach())
     steps = schedule(program, Numbers.usual(program))
     assert not any(isinstance(step, Gate) for step in steps.steps)
+    told = outline.parse(outline.dump(program)).operations[2]
+    assert isinstance(told, GatedActivation) and told.cells is not None and told.cells.shape == (0,)
 
 
 def test_a_plan_without_patches_is_another_plan() -> None:

@@ -17,7 +17,7 @@ from deepshare.methods.sparse import layer_weights
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.comparators import check_method
+from deepshare.training.comparators import check_method, planned
 from deepshare.training.fit import fit
 from deepshare.training.listing import record
 from deepshare.training.networks import load, plain_network
@@ -80,8 +80,11 @@ def test_the_gates_are_within_the_budget_and_divided_as_the_pilot_found(finished
         assert full == []  # so that shares are proportional, but for rounding
         assert all(abs(counts[name] - shares[name]) <= 1 for name in counts)
     else:
-        groups = Plan.load(folder / "plan.json").groups
-        assert sum(group.gates for group in groups) == gates
+        wanted = planned(recipe(name), plain_network(recipe(name), "shared"), SIZE, weights)
+        made = Plan.load(folder / "plan.json")
+        assert [group.prototypes for group in made.groups] == [group.prototypes for group in wanted.groups]
+        equal = planned(recipe(name), plain_network(recipe(name), "shared"), SIZE, None)
+        assert [group.prototypes for group in made.groups] != [group.prototypes for group in equal.groups]
 
 
 def test_the_pilot_is_a_plain_network_with_a_tenth_of_its_weights(finished: tuple[str, Path]) -> None:

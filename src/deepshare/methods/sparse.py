@@ -63,8 +63,8 @@ def prune(model: nn.Module) -> None:
 @torch.no_grad()
 def _mend(optimiser: torch.optim.Optimizer, model: nn.Module) -> None:
     for weight in layer_weights(model).values():
-        if WHOLE in optimiser.state[weight]:
-            weight.copy_(optimiser.state[weight][WHOLE])
+        if (whole := optimiser.state.get(weight, {}).get(WHOLE)) is not None:
+            weight.copy_(whole)
 
 
 @torch.no_grad()

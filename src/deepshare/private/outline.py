@@ -87,7 +87,8 @@ def _value(value: Any) -> Any:
     if kind == torch.bool:
         bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count)
         return torch.from_numpy(bits.astype(bool)).reshape(shape)
-    return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape).clone()
+    numbers = np.frombuffer(bytearray(data), torch.empty(0, dtype=kind).numpy().dtype)  # of which there may be none
+    return torch.from_numpy(numbers).reshape(shape)
 
 
 def _check(program: Program) -> None:

@@ -36,8 +36,8 @@ def weights(allocate: str, sites: Sequence[Site]) -> dict[str, float] | None:
         return None
     if allocate in PILOTED:
         raise BudgetError(
-            f"{allocate} is measured in training: run deepshare train with budget.allocate = {allocate} and a [pilot], "
-            "and give its pilot/weights.json here"
+            f'{allocate} is measured in training: run deepshare train with budget.allocate = "{allocate}" and a '
+            "[pilot], and give its pilot/weights.json here"
         )
     return senet_weights(sites) if allocate == "senet" else read_counts(Path(allocate))
 

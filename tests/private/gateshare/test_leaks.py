@@ -11,24 +11,24 @@ from torch import Tensor, nn
 
 from deepshare.errors import EngineError
 from deepshare.private.gateshare.correlations import ID_BYTES, Lot, unpack
-from deepshare.private.gateshare.numbers import LEAST_BITS, Numbers
+from deepshare.private.gateshare.numbers import LEAST_BITS, SQUARED, Numbers
 from deepshare.private.gateshare.randomness import fresh_seed
 from deepshare.private.gateshare.ring import decode
-from deepshare.private.gateshare.steps import Gate, Shift
+from deepshare.private.gateshare.steps import Gate, Opening, Shift
 from deepshare.private.gateshare.stock import Stock
 from deepshare.private.program import Convolution
 from deepshare.private.translate import translate
-from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, shared_resnet
+from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, polynomials, shared_resnet
 
 IMAGES = 32
 LOW, HIGH = 120.0, 440.0  # 255 degrees of freedom, eight standard deviations to the upper side
 Message = NDArray[np.uint64]
 
 
-@pytest.fixture(scope="module")
-def trial() -> Trial:
+@pytest.fixture(scope="module", params=[shared_resnet, curved_resnet])
+def trial(request: pytest.FixtureRequest) -> Trial:
     torch.manual_seed(11)
-    return Trial(translate(shared_resnet(), SIZE))
+    return Trial(translate(request.param(), SIZE))
 
 
 def messages(trial: Trial, run: Run) -> dict[tuple[str, int], Message]:
@@ -60,7 +60,8 @@ def test_every_message_looks_uniform_although_images_are_all_alike(trial: Trial)
     images = torch.zeros(IMAGES, *SIZE)
     runs = [trial.run(images) for _ in range(2)]
     first, second = (messages(trial, run) for run in runs)
-    assert len(first) == 1 + 2 * 16 and set(first) == set(second)
+    squares = sum(isinstance(step, Opening) for step in trial.schedule.steps)
+    assert squares in (0, 16) and len(first) == 1 + 2 * (16 + squares) and set(first) == set(second)
     for one, found in first.items():
         assert looks_uniform(found), one
         # The same place in another inference, and in another image of this one.
@@ -122,7 +123,7 @@ def test_a_lot_that_is_used_twice_shows(trial: Trial) -> None:
         found.append(messages(trial, run))
     assert all(looks_uniform(message) for messages in found for message in messages.values())
     seen = {one: not looks_uniform(message - found[1][one]) for one, message in found[0].items()}
-    # The client's answers hide a difference of images behind their product with a share of a random bit; not so these.
+    # The client's answers hide a difference of images behind its product with a random share; not so these.
     assert all(seen[one] for one in seen if one[0] == "server" or one[1] == 0)
 
 
@@ -149,6 +150,24 @@ def test_weights_that_change_within_a_session_are_refused() -> None:
     lot, mine = trial.dealer.deal(1)
     with pytest.raises(EngineError, match="weights have changed since their masks were made"):
         trial.server.settle([(lot, [0])], trial.client.prepare(mine, fresh_seed()).ahead)
+
+
+def test_noise_hides_what_rounding_of_squares_tells() -> None:
+    """The same with squares: how far one is off depends on x, too."""
+    torch.manual_seed(13)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), polynomials(24, 1, 1, share=0.0), nn.Linear(24, 8)).eval()
+    program = translate(model, (3, 2, 2))
+    trial = Trial(program, Numbers.usual(program))
+    images = torch.randn(1, 3, 2, 2)
+    run = trial.run(images.expand(2500, -1, -1, -1))
+    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Shift) and step.scale == SQUARED)
+    with torch.no_grad():
+        slope = 2 * model[2].square.flatten() * model[1](images.flatten(1))[0]  # type: ignore[operator]
+        weight = (model[3].weight * slope).double()
+    noisy, exact = (decode(logits, 30) for logits in (run.logits, run.logits - run.noise))
+    every = torch.ones(24, dtype=torch.bool)
+    assert recovered(exact, run.shares[number], 4, weight, every) > 0.7
+    assert abs(recovered(noisy, run.shares[number], 4, weight, every)) < 0.5
 
 
 def recovered(logits: Tensor, shares: Tensor, bits: int, weight: Tensor, active: Tensor) -> float:

@@ -35,7 +35,16 @@ from deepshare.private.gateshare.steps import (
 from deepshare.private.program import GatedActivation, Program, SharedActivation
 from deepshare.private.translate import translate
 from tests.private.gateshare.sessions import fix_randomness
-from tests.private.gateshare.trial import SIZE, Odd, Quadratic, Trial, curved_resnet, shared_resnet, shuffled_norms
+from tests.private.gateshare.trial import (
+    SIZE,
+    Apart,
+    Odd,
+    Quadratic,
+    Trial,
+    curved_resnet,
+    shared_resnet,
+    shuffled_norms,
+)
 
 
 def networks() -> dict[str, nn.Module]:
@@ -45,10 +54,11 @@ def networks() -> dict[str, nn.Module]:
         "odd": Odd().eval(),
         "curved": curved_resnet(),
         "quadratic": Quadratic().eval(),
+        "apart": Apart().eval(),
     }
 
 
-@pytest.fixture(scope="module", params=["shared", "plain", "odd", "curved", "quadratic", "coarse"])
+@pytest.fixture(scope="module", params=["shared", "plain", "odd", "curved", "quadratic", "apart", "coarse"])
 def trial(request: pytest.FixtureRequest) -> Trial:
     torch.manual_seed(1)
     if request.param == "coarse":

@@ -14,10 +14,11 @@ from deepshare.private.gateshare import predict
 from deepshare.private.gateshare.dcf import key_bytes
 from deepshare.private.gateshare.numbers import Numbers
 from deepshare.private.gateshare.schedule import schedule
+from deepshare.private.gateshare.steps import Gate, Opening, Square
 from deepshare.private.program import Program, SharedActivation
 from deepshare.private.result import Part
 from deepshare.private.translate import translate
-from tests.private.gateshare.trial import SIZE, Odd, Quadratic, Trial, curved_resnet, shared_resnet
+from tests.private.gateshare.trial import SIZE, Apart, Odd, Quadratic, Trial, curved_resnet, shared_resnet
 
 RESNET = (3, 32, 32)
 N = 491_520
@@ -81,7 +82,7 @@ def test_a_batch_packs_its_bits_together_and_a_large_one_goes_in_turns(shared: P
     assert sum(predict.online(relu, 5).values(), Part()).rounds == 17 * len(turns)
 
 
-@pytest.mark.parametrize("network", [shared_resnet, Odd, curved_resnet, Quadratic])
+@pytest.mark.parametrize("network", [shared_resnet, Odd, curved_resnet, Quadratic, Apart])
 def test_what_is_measured_is_what_was_predicted(network: Callable[[], nn.Module]) -> None:
     torch.manual_seed(1)
     trial = Trial(translate(network().eval(), SIZE))
@@ -89,6 +90,38 @@ def test_what_is_measured_is_what_was_predicted(network: Callable[[], nn.Module]
     for number, part in predict.online(trial.program.outline(), 3).items():
         together = run.server[number].beside(run.client[number])
         assert vars(together) | {"seconds": 0.0} == vars(part), trial.program.operations[number].name
+
+
+def waits(program: Program) -> int:
+    """How often the server waits for a message that the client sends only after it has got one, and the logits."""
+    asked, count = False, 1
+    for step in schedule(program, Numbers.usual(program)).steps:
+        if isinstance(step, Opening):
+            asked = True
+        elif isinstance(step, Gate) or (isinstance(step, Square) and asked):
+            asked, count = False, count + 1
+    return count
+
+
+@pytest.mark.parametrize(("network", "rounds"), [(shared_resnet, 17), (curved_resnet, 17), (Quadratic, 5), (Apart, 5)])
+def test_squares_that_are_open_share_a_round_trip(network: Callable[[], nn.Module], rounds: int) -> None:
+    torch.manual_seed(1)
+    program = translate(network().eval(), SIZE)
+    assert sum(predict.online(program, 1).values(), Part()).rounds == waits(program) == rounds
+
+
+def test_squares_offline_and_once() -> None:
+    torch.manual_seed(1)
+    without, squares = (translate(network(), SIZE) for network in (shared_resnet, curved_resnet))
+    elements = sum(op.elements for op in without.operations if isinstance(op, SharedActivation))
+    channels = sum(op.shape[0] for op in without.operations if isinstance(op, SharedActivation))
+    numbers = Numbers.usual(squares)
+    one, other = (schedule(program, Numbers((32,) * len(program.operations), 8.0)) for program in (without, squares))
+    assert (numbers.finer, Numbers.usual(without).finer) == (0, 2)
+    assert predict.to_server(other, 1) - predict.to_server(one, 1) == 16 * elements
+    assert predict.to_client(other, 1) == predict.to_client(one, 1)
+    assert predict.ahead(other) - predict.ahead(one) == 24 * elements
+    assert predict.session(squares).server_bytes - predict.session(without).server_bytes == 16 * channels
 
 
 def test_the_interface(shared: Program) -> None:

@@ -180,6 +180,25 @@ class Quadratic(nn.Module):
         return self.last(self.same(self.fourth(self.vector(self.third(x.flatten(1))))))
 
 
+class Apart(nn.Module):
+    """Quadratics of one tensor and of two, of single neurons, read twice, waited for late; the last is the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+        self.one, self.two, self.three = (polynomials(4, 8, 8, share=0.0) for _ in range(3))
+        self.neurons = GatedPolynomial((4, 8, 8), [0.1 * torch.randn(4, 8, 8) for _ in range(3)])
+        self.neurons.set_mask(torch.rand(4, 8, 8) < 0.5)
+        self.relu, self.last, self.end = nn.ReLU(), nn.Linear(4, 6), polynomials(6, 1, 1, share=0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.first(x), self.second(x)
+        early = self.one(a)
+        both = self.two(a) + self.three(b)
+        x = self.relu(both) + both + self.neurons(b)
+        return self.end(self.last((x + early).mean((2, 3))))
+
+
 class Odd(nn.Module):
     """Whatever a residual network has not."""
 

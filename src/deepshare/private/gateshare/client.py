@@ -107,13 +107,13 @@ def together(parts: Sequence[Prepared]) -> Prepared:
     if len(parts) == 1:
         return parts[0]
     ahead = {piece: joined([part.ahead[piece] for part in parts]) for piece in parts[0].ahead}
-    neurons = {number: _together([part.neurons[number] for part in parts]) for number in parts[0].neurons}
+    neurons = {number: _joined_neurons([part.neurons[number] for part in parts]) for number in parts[0].neurons}
     squares = {number: _joined_squares([part.squares[number] for part in parts]) for number in parts[0].squares}
     first, last = joined([part.first for part in parts]), joined([part.last for part in parts])
     return Prepared(first, last, ahead, neurons, squares)
 
 
-def _together(parts: list[Neurons]) -> Neurons:
+def _joined_neurons(parts: list[Neurons]) -> Neurons:
     share, ahead, bit, masked, pad = (
         joined([getattr(part, name) for part in parts]) for name in ("share", "ahead", "bit", "masked", "pad")
     )

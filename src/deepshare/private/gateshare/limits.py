@@ -4,14 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.gateshare.numbers import PRODUCT_BITS, WEIGHT
-from deepshare.private.program import (
-    Convolution,
-    Linear,
-    MaxPool,
-    Operation,
-    Program,
-    hidden_tensors,
-)
+from deepshare.private.program import Convolution, Linear, MaxPool, Operation, Program, hidden_tensors
 
 LARGEST_WEIGHT = 2.0 ** (PRODUCT_BITS - WEIGHT)
 

@@ -20,7 +20,7 @@ FRACTION, WEIGHT, AFFINE = 16, 14, 12
 """Fractional bits of activations, of weights, and of alpha and beta, in a large network."""
 
 SQUARED = 12
-"""Fractional bits of numbers that are squared, in every network: with more, too many squares could not be cut back."""
+"""Fractional bits of numbers that are squared: with more, too many squares could not be cut back."""
 
 # Each bit more makes four times as many shares useless, so that only networks with few results of linear layers, none
 # of them large, have more; rounding then flips fewer gates, and less noise hides it.
@@ -143,8 +143,7 @@ def calibrate(program: Program, samples: Tensor | None = None) -> Numbers:
     for operation, value in zip(program.operations, largest, strict=True):
         ranges.append(range_bits(value))
         if ranges[-1] > MOST_BITS:
-            curved = any(isinstance(op, GatedActivation) and op.square is not None for op in program.operations)
-            cure = _CURE if samples is None and curved else "train with BatchNorm"
+            cure = _CURE if samples is None and _curved(program) else "train with BatchNorm"
             raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: {cure}")
     finer = 0 if _heavy(program) else _finer(program, ranges)
     return Numbers(tuple(bits + finer for bits in ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
@@ -158,13 +157,22 @@ def range_bits(largest: float) -> int:
 
 
 def _finer(program: Program, ranges: list[int]) -> int:
-    """By shapes and ranges alone, so that it is the same for an outline."""
+    """By shapes and ranges alone, so that it is the same for an outline.
+
+    What rounding of squares tells is hidden by the noise of large networks only: it would not be finer.
+    """
+    if _curved(program):
+        return 0
     shares = sum(
         2.0 ** (1 + bits - MARGIN) * operation.elements
         for operation, bits in zip(program.operations, ranges, strict=True)
         if isinstance(operation, Convolution | Linear)
     )
     return _FINER if shares * 2.0 ** (WEIGHT + 2 * _FINER - 64) <= _MOST_LOST else 0
+
+
+def _curved(program: Program) -> bool:
+    return any(isinstance(op, GatedActivation) and op.square is not None for op in program.operations)
 
 
 def _heavy(program: Program) -> bool:

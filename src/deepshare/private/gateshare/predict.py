@@ -75,7 +75,9 @@ def _step(step: Step, images: int) -> Part:
     if isinstance(step, Opening):
         return Part(server_bytes=WORD * images * step.products)
     if isinstance(step, Square):
-        return Part(0.0, 0, WORD * images * step.opening.products, 0, *counts(step, images))
+        rounds, comparisons, products = counts(step, images)
+        sent = WORD * images * step.opening.products
+        return Part(client_bytes=sent, rounds=rounds, comparisons=comparisons, products=products)
     if not isinstance(step, Gate):
         return Part()
     sent = WORD * images * step.products + packed_size(images * step.comparisons)

@@ -120,6 +120,9 @@ class _Builder:
     def put(self, number: int, step: Step) -> None:
         self.at[number] = len(self.steps)
         self.steps.append(step)
+        if isinstance(step, Gate):  # its answer brings those to all squares that are open
+            for begun in tuple(self.begun):
+                self.result(begun)
 
     def result(self, number: int) -> int:
         """The step that has the result of an operation, which is only now waited for if it was begun before."""
@@ -200,7 +203,7 @@ class _Builder:
         self.put(number, gate)
 
     def curved(self, number: int, operation: GatedActivation) -> None:
-        """Begin polynomials; gates, also of operations before its result is read, are on their way at the same time."""
+        """Begin polynomials, which end with the next gates or where their result is read, so that both go together."""
         if operation.gated == operation.elements:
             self.gated(number, operation)
             return
@@ -218,7 +221,8 @@ class _Builder:
         opening, x = self.steps[begun], self.fraction(operation.inputs[0])
         if not isinstance(opening, Opening) or operation.square is None or operation.linear is None:
             raise AssertionError(operation)
-        rounds = int(not any(isinstance(step, Gate) for step in self.steps[begun:]))
+        last = next(step for step in reversed(self.steps) if isinstance(step, Gate | Opening | Square))
+        rounds = int(isinstance(last, Opening))
         shape, scale = operation.shape, self.numbers.fraction + self.numbers.weight
         bits = 2 * (self.numbers.ranges[operation.inputs[0]] - MARGIN) - self.numbers.fraction
         self.steps.append(Square(number, (begun,), opening.neurons, 2 * opening.scale, opening, rounds))

@@ -143,7 +143,7 @@ class Square(Step):
 
     Attributes:
         opening: That step.
-        rounds: 1, or 0 where a `Gate` between the two waits for its answer anyway.
+        rounds: 1, or 0 where the client has been waited for since the last opening, by a `Gate` or another one.
     """
 
     opening: Opening
