@@ -142,9 +142,9 @@ def test_images_are_never_mixed_in_a_table(small: Study, known: dict[Job, Outcom
     assert [row.test.mean for row in rows(small, known, "full")] == [75.0, 70.0]
     text = as_text(small, known)
     assert text.index("20,000 training images") < text.index("All 45,000 training images") < text.index("Ablations at")
-    assert progress(small, {}).startswith("0 of 60 runs are finished. Chosen when these are finished: ")
+    assert progress(small, {}).startswith("0 of 61 runs are finished. Chosen when these are finished: ")
     some = {job: outcome for job, outcome in known.items() if job in jobs(small, {})}
-    assert progress(small, some).startswith(f"{len(some)} of 60 runs are finished, 1 of them without a result.")
+    assert progress(small, some).startswith(f"{len(some)} of 61 runs are finished, 1 of them without a result.")
 
 
 def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_path: Path) -> None:
@@ -171,4 +171,4 @@ def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_pat
 def test_a_page_without_results(small: Study, tmp_path: Path) -> None:
     save(small, {}, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["README.md"]
-    assert "0 of 60 runs are finished" in (tmp_path / "README.md").read_text()
+    assert "0 of 61 runs are finished" in (tmp_path / "README.md").read_text()
