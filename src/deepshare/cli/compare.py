@@ -195,7 +195,7 @@ def list_runs(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
     known = queue.outcomes()
     left = sum(queue.minutes(job, known) for job, _, outcome in states if outcome is None)
     print(table(("run", "state", ""), rows, "<<<"))
-    print(f"{progress(queue.study, known)} What is left takes about {left / 60:.1f} h.")
+    print(f"{progress(queue.study, known)} What is left takes up to {left / 60:.1f} h, one after the other.")
 
 
 def try_all(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
