@@ -15,7 +15,7 @@ SMALL = ["--data.image_size", "[32, 48]", "--data.augmentation.crop", "[32, 48]"
 
 @pytest.fixture
 def backbone(tmp_path: Path) -> Path:
-    models: Any = pytest.importorskip("torchvision.models")
+    models: Any = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
     torch.save(models.mobilenet_v2(weights=None, width_mult=0.5).state_dict(), tmp_path / "mobilenet.pth")
     return tmp_path / "mobilenet.pth"
 

@@ -119,7 +119,7 @@ def test_another_network_and_a_folder_of_pictures(cli: Cli, tmp_path: Path) -> N
 
 
 def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     out = tmp_path / "run"

@@ -2,9 +2,9 @@
 
 import pytest
 
-pytest.importorskip("torchvision")
-pytest.importorskip("timm")
-pytest.importorskip("segmentation_models_pytorch")
+pytest.importorskip("torchvision", reason="torchvision is not installed")
+pytest.importorskip("timm", reason="timm is not installed")
+pytest.importorskip("segmentation_models_pytorch", reason="segmentation-models-pytorch is not installed")
 
 from benchmarks.compat import MODELS, SMALL, Case, Row, check, report
 

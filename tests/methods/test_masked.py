@@ -70,12 +70,14 @@ def test_weights_carry_the_mask_and_the_count() -> None:
 
 
 def test_an_exported_network_compares_at_the_gates_alone(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     values = [torch.full((2, 1, 1), value) for value in (0.25, 0.5, 0.125)]
     model = network(site(MASK, *values)).eval()
     export_onnx(model, tmp_path / "model.onnx", (1, 1, 2))
     assert count_comparisons(tmp_path / "model.onnx") == 2
-    session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "model.onnx")
+    session = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed").InferenceSession(
+        tmp_path / "model.onnx"
+    )
     images = torch.randn(5, 1, 1, 2)
     (logits,) = session.run(None, {"images": images.numpy()})
     torch.testing.assert_close(torch.from_numpy(logits), model(images))

@@ -60,10 +60,12 @@ def test_only_patches_are_compared(tmp_path: Path) -> None:
     patches = [(2, 2), (1, 1), LINEAR, (2, 4), (3, 3)]
     model = nn.Sequential(nn.Conv2d(1, 5, 1), site(*patches, size=(4, 4)), nn.Flatten(), nn.Linear(80, 2)).eval()
     assert count_gates(model, (1, 4, 4)) == 4 + 16 + 0 + 2 + 4
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     export_onnx(model, tmp_path / "model.onnx", (1, 4, 4))
     assert count_comparisons(tmp_path / "model.onnx") == 26
-    session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "model.onnx")
+    session = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed").InferenceSession(
+        tmp_path / "model.onnx"
+    )
     images = torch.randn(3, 1, 4, 4)
     (logits,) = session.run(None, {"images": images.numpy()})
     torch.testing.assert_close(torch.from_numpy(logits), model(images))
@@ -155,7 +157,7 @@ def test_a_segmentation_network_has_its_patches_within_the_budget_and_exports_th
     method.begin(model, "finetune", lambda count: torch.randn(count, 3, 32, 32))
     assert model.eval()(torch.randn(2, 3, 32, 32)).shape == (2, 3, 32, 32)
     assert 1900 < count_gates(model, (3, 32, 32)) <= 2000
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     export_onnx(model, tmp_path / "model.onnx", (3, 32, 32))
     assert count_comparisons(tmp_path / "model.onnx") == count_gates(model, (3, 32, 32))
 

@@ -81,12 +81,14 @@ def test_a_plan_with_patches_travels_through_a_file_and_a_network() -> None:
 
 
 def test_an_exported_network_compares_once_for_a_patch(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Flatten())
     shared = share(model, deepshare.plan(model, (3, 5, 5), 20, patch=2)).eval()
     export_onnx(shared, tmp_path / "model.onnx", (3, 5, 5))
     assert count_comparisons(tmp_path / "model.onnx") == 18
-    session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "model.onnx")
+    session = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed").InferenceSession(
+        tmp_path / "model.onnx"
+    )
     images = torch.randn(3, 3, 5, 5)
     (logits,) = session.run(None, {"images": images.numpy()})
     torch.testing.assert_close(torch.from_numpy(logits), shared(images))

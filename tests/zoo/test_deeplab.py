@@ -46,7 +46,7 @@ def test_parameter_count() -> None:
 
 
 def test_backbone_equals_torchvisions_once_that_has_our_strides_and_dilations() -> None:
-    models = pytest.importorskip("torchvision.models")
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
     torch.manual_seed(0)
     ours = reference.shake(deeplabv3_mobilenetv2(aspp_width=8)).double()
     theirs = models.mobilenet_v2(weights=None).features[:-1].double().eval()

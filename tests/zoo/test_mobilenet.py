@@ -13,7 +13,7 @@ from deepshare.training.networks import start_from
 from deepshare.zoo import deeplabv3_mobilenetv2, resnet18
 from tests.zoo.reference import shake
 
-models: Any = pytest.importorskip("torchvision.models")
+models: Any = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
 
 
 def mobilenet(width: float = 1.0) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_
 
 
 def needs(library: str) -> None:
-    pytest.importorskip(LIBRARIES[library])
+    pytest.importorskip(LIBRARIES[library], reason=f"{library} is not installed")
 
 
 @pytest.mark.parametrize("name", known_names())

@@ -4,7 +4,7 @@ A copy of the network is trained with a tenth of its weights, wherever they are 
 sensitive to pruning; its site then can do without ReLUs, and the site of a layer that hardly needs weights cannot.
 """
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,17 +26,9 @@ class Sparse(Method):
     so that a weight that was cut goes on learning and comes back once it is larger than one that had stayed.
     """
 
-    def optimiser(
-        self,
-        model: nn.Module,
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        kind: Literal["sgd", "adam"] = "sgd",
-    ) -> torch.optim.Optimizer:
+    def optimiser(self, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         """Make the optimiser, which remembers what its steps leave and then cuts it."""
-        made = super().optimiser(model, lr=lr, momentum=momentum, weight_decay=weight_decay, kind=kind)
+        made = super().optimiser(model, **settings)
         made.register_step_pre_hook(lambda *_: _mend(made, model))
         made.register_step_post_hook(lambda *_: _cut(made, model))
         return made
