@@ -81,7 +81,7 @@ def test_the_scale_of_the_square_is_kept_when_the_gates_are_fixed() -> None:
     before = model(x)
     AutoReP((1, 1, 2), gates=1, scale=0.5).begin(model, "finetune", no_images)
     ((_, fixed),) = gated(model)
-    assert fixed.square.item() == 1.0  # 0.5 x 2
+    assert (fixed.square.item(), fixed.factors()[0].item()) == (2.0, 1.0)  # a step moves it half as far, as before
     assert model.train()(x).tolist() == before.tolist() == [[[[0.0, -1.0]]]]
     assert model.eval()(x).tolist() == before.tolist()
 

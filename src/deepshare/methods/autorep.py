@@ -185,8 +185,8 @@ class AutoReP(Method):
 
 
 def _fixed(site: ReplacedReLU) -> GatedPolynomial:
-    values = (site.scale * site.square.data, site.linear.data.clone(), site.constant.data.clone())
-    return GatedPolynomial(site.site.shape, [nn.Parameter(value) for value in values])
+    values = (site.square, site.linear, site.constant)
+    return GatedPolynomial(site.site.shape, [nn.Parameter(value.data.clone()) for value in values], site.scale)
 
 
 def replaced(model: nn.Module) -> Iterator[ReplacedReLU]:

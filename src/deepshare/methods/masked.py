@@ -12,7 +12,7 @@ from deepshare.sharing.activation import laid_out
 
 
 class GatedPolynomial(nn.Module):
-    """One activation site: y = ReLU(x) where the mask is true, square x^2 + linear x + constant elsewhere.
+    """One activation site: y = ReLU(x) where the mask is true, scale square x^2 + linear x + constant elsewhere.
 
     In training both are computed everywhere, which is fastest. In inference the neurons with a gate are gathered first,
     so that as many comparisons are made as there are gates, here and in whatever the network is exported to.
@@ -21,6 +21,7 @@ class GatedPolynomial(nn.Module):
         shape: (C, H, W) of the site; (C, 1, 1) for an input of shape (N, C).
         coefficients: square, linear and constant, each of a shape that broadcasts to (C, H, W), as parameters to be
             trained or as tensors that stay; without them it is the identity, 0, 1 and 0.
+        scale: How far the square moves for a step of its parameter.
 
     Attributes:
         mask: Which neurons have a gate, (C, H, W); `set_mask` changes it.
@@ -38,9 +39,11 @@ class GatedPolynomial(nn.Module):
     constant: Tensor
     index: Tensor
 
-    def __init__(self, shape: Sequence[int], coefficients: Sequence[Tensor] | None = None) -> None:
+    def __init__(
+        self, shape: Sequence[int], coefficients: Sequence[Tensor] | None = None, scale: float = 1.0
+    ) -> None:
         super().__init__()
-        self.identity = coefficients is None
+        self.identity, self.scale = coefficients is None, scale
         values = coefficients or [torch.full((1, 1, 1), value) for value in (0.0, 1.0, 0.0)]
         for name, value in zip(("square", "linear", "constant"), values, strict=True):
             if isinstance(value, nn.Parameter):
@@ -80,8 +83,12 @@ class GatedPolynomial(nn.Module):
     def _polynomial(self, x: Tensor) -> Tensor:
         if self.identity:
             return x
-        square, linear, constant = (laid_out(value, x) for value in (self.square, self.linear, self.constant))
+        square, linear, constant = (laid_out(value, x) for value in self.factors())
         return (square * x + linear) * x + constant
+
+    def factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What x^2 and x are multiplied by, and the constant."""
+        return (self.square if self.scale == 1 else self.scale * self.square), self.linear, self.constant
 
     def _gathered(self, x: Tensor) -> Tensor:
         y = self._polynomial(x)

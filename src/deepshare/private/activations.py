@@ -78,7 +78,7 @@ def _cells(patches: Tensor, call: Call) -> Tensor:
 
 def _polynomial(module: GatedPolynomial, call: Call) -> Operation:
     mask = module.mask.reshape(call.shape)
-    values = (value.detach().double() for value in (module.square, module.linear, module.constant))
+    values = (value.detach().double() for value in module.factors())
     square, linear, constant = (value.view(value.shape[: len(call.shape)]) for value in values)  # of vectors, too
     if bool((square == 0).all() and (linear == 1).all() and (constant == 0).all()):
         return GatedActivation(call.name, call.inputs, call.shape, mask)
