@@ -114,8 +114,8 @@ def test_another_network_and_a_folder_of_pictures(cli: Cli, tmp_path: Path) -> N
     recipe = load_recipe(out / "recipe.toml")
     assert (recipe.model.name, recipe.model.classes, recipe.model.arguments) == ("resnet10", 3, {"width": 8})
     assert load(out)(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
-    without_recipe = cli("train", "--model", "resnet10", "--data", tmp_path / "pictures", *flags, "--dry-run")
-    assert without_recipe.out == "own: every phase runs\n", without_recipe.err
+    without_recipe = cli("train", "--model", "resnet10", "--data", tmp_path / "pictures", *flags, "--dry-run", "--json")
+    assert json.loads(without_recipe.out)["dry_run"] == ["plain", "gelu", "switch", "finetune"], without_recipe.err
 
 
 def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:

@@ -120,10 +120,22 @@ def test_a_checksum_changes_with_what_decides_and_with_nothing_else(digits: Stud
     assert len({checksum(recipe_of(digits, job)) for job in others} | {checksum(recipe)}) == 4
 
 
+def test_the_recipe_for_own_networks_has_what_won_for_few_epochs(small: Study) -> None:
+    own, tuned = load_recipe("own"), recipe_of(small, Job("deepshare-tuned", "subset", 1536))
+    assert (own.start, own.method.initial) == (tuned.start, tuned.method.initial) == ("fitted", "plain")
+    assert own.distillation == tuned.distillation
+    assert own.gelu is not None
+    assert tuned.gelu is not None
+    assert own.gelu.lr == tuned.gelu.lr
+    assert list(own.phases) == ["plain", "gelu", "switch", "finetune"]
+    trained = {"plain.epochs": 0, "model.weights": "mine.pt"}
+    assert list(load_recipe("own", trained).phases) == ["gelu", "switch", "finetune"]
+
+
 def test_a_checksum_has_the_start_that_trains_however_it_is_said() -> None:
-    said = {start: load_recipe("own", {"method.start": start}) for start in ("uniform", "identity")}
-    trained = load_recipe("own", {"model.weights": "trained.pt"})
-    assert checksum(said["uniform"]) == checksum(load_recipe("own")) != checksum(said["identity"]) == checksum(trained)
+    said = {start: load_recipe("digits", {"method.start": start}) for start in ("uniform", "identity", None)}
+    trained = load_recipe("digits", {"method.start": None, "model.weights": "trained.pt"})
+    assert checksum(said["uniform"]) == checksum(said[None]) != checksum(said["identity"]) == checksum(trained)
     plain = {"base": load_recipe("digits-plain"), "old": load_recipe("digits-plain", {"method.start": "uniform"})}
     assert checksum(plain["base"]) == checksum(plain["old"]) == checksum(taught(plain["base"], Path("anywhere")))
 
