@@ -69,6 +69,9 @@ def test_a_budget_or_network_that_it_cannot_do() -> None:
         DeepReDuce(SIZE, 6000).choose(sites_of("resnet18"))
     with pytest.raises(UnsupportedModelError, match="of four which are critical"):
         DeepReDuce(SIZE, 6000).choose(find_sites(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), SIZE))
+    for method in (DeepReDuce, HybReNet):  # four shapes, and yet three stages
+        with pytest.raises(UnsupportedModelError, match="1, 6, 6, 5 ReLUs of equal shape"):
+            method(SIZE, 240_000).choose(sites_of("wrn22-8"))
 
 
 @pytest.mark.parametrize(

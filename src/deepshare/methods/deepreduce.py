@@ -58,10 +58,16 @@ class DeepReDuce(Method):
 def stages_of(sites: Sequence[Site]) -> list[tuple[Site, ...]]:
     """The four stages of a network: its runs of sites of equal shape."""
     stages = group_sites(sites)
+    cure = "take a ResNet of the zoo or another method"
     if len(stages) != len(CRITICALITY):
         raise UnsupportedModelError(
-            f"the network has {len(stages)} stages, and it is known of four which are critical: "
-            "take a ResNet of the zoo or another method"
+            f"the network has {len(stages)} stages, and it is known of four which are critical: {cure}"
+        )
+    counts = [len(stage) for stage in stages]
+    if any(count % 2 for count in counts[1:]):  # before the first block there may be a stem
+        raise UnsupportedModelError(
+            f"the network has {', '.join(map(str, counts))} ReLUs of equal shape, and the blocks of a stage have two "
+            f"each: {cure}"
         )
     return stages
 
