@@ -118,6 +118,8 @@ def test_budgets_of_sites_are_exact_and_none_is_above_its_neurons() -> None:
     assert counts["layer4.0.act2"] == 16
     with pytest.raises(BudgetError, match="below the minimum of 8 gates"):
         SENet((3, 8, 8), gates=7).counts(sites)
+    with pytest.raises(BudgetError, match=r"no weight for layer1\.0\.act1, .*; no site is named stem"):
+        SENet((3, 8, 8), gates=101, weights={"stem": 1.0}).counts(sites)
 
 
 def test_a_converted_network_has_its_gates_and_can_be_copied_after_a_step() -> None:

@@ -61,6 +61,11 @@ def recipe(name: str, **overrides: object) -> Recipe:
         ("snl", {"plain": None, "method.initial": "model"}, 'distillation.teacher = "plain" needs [plain]'),
         ("snl", {"plain.model": {"name": "resnet18", "classes": 10}}, "take plain.model away"),
         ("autorep", {"autorep.scle": 1.0}, 'did you mean "autorep.scale"?'),
+        ("snl", {"budget.patch": 2}, 'method "snl" has no use for budget.patch: take it away'),
+        ("delphi", {"budget.layer_sharing": False}, "no use for budget.layer_sharing"),
+        ("spatial", {"budget.allocate": "counts.json"}, "no use for budget.allocate"),
+        ("deepreduce", {"method.replicates": False}, "no use for method.replicates"),
+        ("snl", {"autorep.scale": 1.0}, "no use for [autorep]"),
     ],
 )
 def test_what_does_not_go_together_is_refused(name: str, overrides: dict[str, object], message: str) -> None:

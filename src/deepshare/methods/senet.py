@@ -17,7 +17,7 @@ from deepshare.methods.base import Method, over_processes
 from deepshare.methods.masked import GatedPolynomial
 from deepshare.sharing import budget
 from deepshare.sharing.convert import replace_sites
-from deepshare.sharing.plan import group_sites
+from deepshare.sharing.plan import check_weights, group_sites
 from deepshare.sharing.sites import Site, Sites, find_sites
 
 
@@ -115,8 +115,10 @@ class SENet(Method):
     def counts(self, sites: Sites) -> dict[str, int]:
         """The budget of each site."""
         neurons = [site.neurons for site in sites]
-        weights = [float(site.neurons) if self.weights is None else self.weights[site.name] for site in sites]
-        counts = budget.split([1] * len(neurons), neurons, weights, self.gates)
+        weights = {site.name: float(site.neurons) for site in sites} if self.weights is None else self.weights
+        check_weights(weights, [site.name for site in sites])
+        shares = [weights[site.name] for site in sites]
+        counts = budget.split([1] * len(neurons), neurons, shares, self.gates)
         return {site.name: count for site, count in zip(sites, counts, strict=True)}
 
     def watch(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:

@@ -253,7 +253,16 @@ def _leads(runs: Sequence[Sequence[Site]], leaders: Collection[str]) -> list[int
 def _weights(runs: Sequence[Sequence[Site]], weights: Mapping[str, float] | None) -> list[float]:
     if weights is None:
         return [float(run[0].neurons) for run in runs]
-    names = [site.name for run in runs for site in run]
+    check_weights(weights, [site.name for run in runs for site in run])
+    return [sum(weights[site.name] for site in run) for run in runs]
+
+
+def check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
+    """Refuse weights that are not one for each site.
+
+    Raises:
+        BudgetError: One is missing, or there is no site of its name.
+    """
     missing = [name for name in names if name not in weights]
     unknown = [name for name in weights if name not in names]
     if missing or unknown:
@@ -262,7 +271,6 @@ def _weights(runs: Sequence[Sequence[Site]], weights: Mapping[str, float] | None
             unknown
         )
         raise BudgetError(f"the weights do not fit the sites: {'; '.join(said)}: give one weight for each site")
-    return [sum(weights[site.name] for site in run) for run in runs]
 
 
 def _differences(planned: Sequence[Site], found: Sequence[Site]) -> Iterator[str]:

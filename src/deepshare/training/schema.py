@@ -4,6 +4,7 @@ The same classes serve Python, the command line's flags and the record in a run 
 strings here; ``deepshare.training.recipe`` reads files and flags into these.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -160,6 +161,8 @@ class Recipe(Section):
 
     def _comparator_problem(self) -> str | None:
         name = self.method.name
+        if idle := next(self._idle(), None):
+            return f'method "{name}" has no use for {idle}: take it away'
         if self.gelu or self.switch:
             return f'method "{name}" has no soft gates: no [gelu], no [switch]'
         if not self.finetune or (name in SEARCHING and not self.search):
@@ -170,6 +173,17 @@ class Recipe(Section):
             cure = 'set distillation.teacher = "plain", and no weight of distillation to 0'
             return f'method "senet" compares itself with the network that it starts from: {cure}'
         return None
+
+    def _idle(self) -> Iterator[str]:
+        """What is said for other methods than this comparator, and would do nothing."""
+        said = self.budget.model_dump(exclude={"gates", "allocate"}, exclude_defaults=True) if self.budget else {}
+        yield from (f"budget.{key}" for key in said)
+        if self.budget and self.budget.allocate.endswith(".json") and self.method.name not in DIVIDING:
+            yield "budget.allocate"
+        if not self.method.replicates:
+            yield "method.replicates"
+        others = {"autorep", "senet", "spatial"} - {self.method.name}
+        yield from (f"[{name}]" for name in sorted(others) if getattr(self, name))
 
     def _phase_problem(self) -> str | None:
         if self.switch and not self.gelu:
