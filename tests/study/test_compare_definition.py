@@ -158,6 +158,16 @@ def changed_study(folder: Path, old: str, new: str) -> str:
         ("[methods.relu]", "[methods.teacher]", ["methods.teacher", "another name"]),
         ('by = "closest"', 'by = "luck"', ["passes.1.choose.by"]),
         ('base = "digits-plain"', "base = 1", ["base"]),
+        (
+            'base = "digits-plain"',
+            'base = "mine.toml"',
+            ["mine", '"mine.toml" is no recipe of the package', "[recipe]"],
+        ),
+        (
+            'method = { name = "snl", initial = "plain" }',
+            'method = { name = "snl", initial = "plain" }\nmodel = { arguments = { width = 6 } }',
+            ["method snl", "not the teacher's", "plain.model"],
+        ),
         ('like = "deepshare"', 'like = "trimmed"', ["methods.trimmed", "like itself"]),
         ('like = "deepshare"', 'like = ""', ["is like", "not there"]),
         ("[methods.relu]", '[methods."a/b"]', ["a/b", "name of files"]),

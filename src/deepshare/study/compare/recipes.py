@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from deepshare.errors import RecipeError
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.training.recipe import Recipe, changed, flat, load_recipe
+from deepshare.training.recipe import names as recipe_names
 from deepshare.training.recipe_keys import nearest
 from deepshare.training.schema import RESULT_PHASES, SHARING
 
@@ -39,6 +40,11 @@ def load_study(name_or_path: str) -> Study:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
         study = Study.model_validate({"name": file.name.removesuffix(".toml"), **values})
+        if study.base not in recipe_names():
+            raise RecipeError(
+                f'the study {study.name}: base = "{study.base}" is no recipe of the package: '
+                f"put what is different from one into [recipe]{nearest(study.base, recipe_names())}"
+            )
         for part in study.passes:
             for job in study.jobs_of(part):
                 recipe_of(study, job)
@@ -80,6 +86,12 @@ def recipe_of(study: Study, job: Job) -> Recipe:
         raise RecipeError(f"the study {study.name}, method {job.method}: {error}") from None
     if job.method == TEACHER:
         return recipe
+    teacher = recipe_of(study, Job(TEACHER, job.data)).model
+    if (recipe.needs_plain or recipe.method.name == "relu") and recipe.model_of("plain") != teacher:
+        raise RecipeError(
+            f"the study {study.name}, method {job.method}: its network is not the teacher's, which it starts or learns "
+            "from: give the teacher's as plain.model, or none of its own"
+        )
     trained = ("plain",) if recipe.method.name == "relu" else RESULT_PHASES
     epochs = sum(phase.epochs for name, phase in recipe.phases.items() if name in trained)
     if epochs != study.epochs:
