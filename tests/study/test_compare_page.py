@@ -5,8 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from deepshare.study.compare.beside import ablations, comparable, orders, tables_beside, variants
+from deepshare.study.compare.beside import ablations, comparable, orders, tables_beside, theirs_of, variants
 from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.figure import styles_of
 from deepshare.study.compare.jobs import jobs
 from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.page import as_markdown, as_text, notes, progress
@@ -112,15 +113,24 @@ def test_published_rows_are_marked_as_such(small: Study, known: dict[Job, Outcom
     assert len(last.lines) == 19
 
 
-def test_variants_stand_beside_deepshare_at_the_same_budget(small: Study, known: dict[Job, Outcome]) -> None:
+def test_no_two_methods_of_a_plot_have_the_same_colour(small: Study) -> None:
+    drawn = styles_of(small, theirs_of(small))
+    assert len({colour for colour, _ in drawn.values()}) == len(drawn) > 10
+
+
+def test_variants_stand_beside_deepshare_at_the_same_budget_with_the_same_seeds(
+    small: Study, known: dict[Job, Outcome]
+) -> None:
     job = Job("annealed", "subset", 1536)
     more = {
         **known,
         job: finished(small, job, 53.0),
+        (third := Job("annealed", "subset", 1536, 2)): finished(small, third, 54.0),
         (other := Job("annealed", "subset", 12288)): finished(small, other, 60.0),
     }
     assert variants(small, comparable(small, more)) == [
-        ("DeepShare annealed", "1,536", "53.00", "+2.00", "52.00", "+2.00", "1 and 3")
+        # of seeds 0 and 2, as DeepShare's 50 and 52
+        ("DeepShare annealed", "1,536", "53.50 ± 0.71", "+2.50", "52.50 ± 0.71", "+2.50", "2")
     ]
 
 

@@ -26,6 +26,7 @@ COLOURS = (
     "#00a08a",
     "#e58fb0",
     "#8fb0e5",
+    "#a9a35c",
 )
 MARKERS = "osD^vP*Xhd"
 

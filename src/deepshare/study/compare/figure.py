@@ -31,7 +31,7 @@ def draw(study: Study, data: str, found: Sequence[Row]) -> Figure:
     theirs = theirs_of(study)
     figure = Figure(figsize=(11 if theirs else 6, 5.2), layout="constrained")
     panels = figure.subplots(1, 2 if theirs else 1, squeeze=False)[0]
-    style = _styles(study, theirs)
+    style = styles_of(study, theirs)
     _ours(panels[0], study, found, style)
     budgets = sorted({row.budget for row in found if row.budget})
     dress(panels[0], f"{study.data[data].title}, ours", budgets, f"test {_measure(found)}")
@@ -48,7 +48,7 @@ def _measure(found: Sequence[Row]) -> str:
     return paper.MEASURES[found[0].runs[0].score]
 
 
-def _styles(study: Study, theirs: paper.Results | None) -> Styles:
+def styles_of(study: Study, theirs: paper.Results | None) -> Styles:
     """A colour and a marker for each method, the same in both panels."""
     published = [row.method for row in theirs.rows if row.method != paper.BASELINE] if theirs else []
     known = [

@@ -1,7 +1,7 @@
 """Outcomes put together as rows of a table: one for each method and budget, over all its seeds."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -82,6 +82,10 @@ class Row:
     def validation(self) -> Figure:
         """Likewise on the validation images."""
         return Figure.of([run.validation for run in self.runs])
+
+    def with_seeds(self, seeds: Collection[int]) -> "Row":
+        """The same without runs of other seeds."""
+        return replace(self, outcomes=tuple(outcome for outcome in self.outcomes if outcome.seed in seeds))
 
     @property
     def gates(self) -> int:
