@@ -100,7 +100,9 @@ def test_differences_of_two_recipes() -> None:
 
 def test_a_start_that_was_written_down_equals_the_same_one_that_was_left_open() -> None:
     for name in ("digits", "digits-plain"):
-        assert not differences(load_recipe(name, {"method.start": "uniform"}), load_recipe(name, {"method.start": None}))
+        assert not differences(
+            load_recipe(name, {"method.start": "uniform"}), load_recipe(name, {"method.start": None})
+        )
     trained = {"model.weights": "trained.pt", "method.start": None}
     old, new = load_recipe("digits", {**trained, "method.start": "uniform"}), load_recipe("digits", trained)
     assert differences(old, new) == {"method.start": ("uniform", "identity")}

@@ -39,9 +39,7 @@ class GatedPolynomial(nn.Module):
     constant: Tensor
     index: Tensor
 
-    def __init__(
-        self, shape: Sequence[int], coefficients: Sequence[Tensor] | None = None, scale: float = 1.0
-    ) -> None:
+    def __init__(self, shape: Sequence[int], coefficients: Sequence[Tensor] | None = None, scale: float = 1.0) -> None:
         super().__init__()
         self.identity, self.scale = coefficients is None, scale
         values = coefficients or [torch.full((1, 1, 1), value) for value in (0.0, 1.0, 0.0)]

@@ -9,13 +9,13 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
+from deepshare import methods
 from deepshare.data import ImageSet, check_classes
 from deepshare.data.about import About
 from deepshare.data.seeds import seed_of
 from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError
 from deepshare.methods.base import Method
 from deepshare.methods.curved import curve, curved_relus
-from deepshare.methods.deepshare import DeepShare
 from deepshare.methods.sparse import Sparse, check_layers, relu_sensitivities
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
@@ -145,7 +145,7 @@ class Fitting:
     def _method(self, base: nn.Module, planned: Plan | None) -> Method:
         settings = self.recipe.method
         if settings.name == "relu":
-            return Method()
+            return methods.get("relu")()
         if planned:
             return self._sharing(planned)
         dry = self.setting.dry
@@ -154,21 +154,19 @@ class Fitting:
         make_method(self.recipe, base, self.input_size).convert(base)  # before a run of SNL for the weights
         return make_method(self.recipe, base, self.input_size, self._weights(base), dry=dry)
 
-    def _sharing(self, planned: Plan) -> DeepShare:
+    def _sharing(self, planned: Plan) -> Method:
         settings, seed = self.recipe.method, seed_of(self.recipe.seed, "alpha and beta")
-        replicates = not self.recipe.trimmed
         # Nobody says whether a network that was given is trained; from a trained one only this start is right.
         start = settings.start or ("identity" if self.given is not None else self.recipe.start)
-        return DeepShare(
-            planned,
-            start,
-            settings.sharpness,
-            seed,
-            replicates,
-            settings.switch_by,
-            settings.square,
-            settings.fade,
-            "gelu" if self.recipe.gelu else "finetune",
+        return methods.get("trimmed" if self.recipe.trimmed else "deepshare")(
+            plan=planned,
+            start=start,
+            sharpness=settings.sharpness,
+            seed=seed,
+            switch_by=settings.switch_by,
+            square=settings.square,
+            fade=settings.fade,
+            fade_in="gelu" if self.recipe.gelu else "finetune",
         )
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:
