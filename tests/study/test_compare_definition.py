@@ -84,6 +84,12 @@ def test_what_goes_beyond_the_paper_changes_one_thing_each(small: Study) -> None
     }
 
 
+def test_a_rate_may_be_another_where_an_epoch_has_more_steps(small: Study) -> None:
+    few, every = (recipe_of(small, Job("autorep", data, 1536)) for data in ("subset", "full"))
+    changed = {key: new for key, (_, new) in differences(few, every).items() if not key.startswith("data.")}
+    assert changed == {"search.lr": 1e-3, "search.end_lr": 1e-4, "finetune.lr": 1e-4}
+
+
 @pytest.mark.parametrize(
     ("method", "gates"),
     [("deepreduce", (1536, 6144, 12288)), ("hybrenet", (1280, 5120, 11520)), ("delphi", (None, 6144, 12288))],
@@ -184,6 +190,12 @@ def changed_study(folder: Path, old: str, new: str) -> str:
         ('allocate = "uniform"', 'allocate = "snl"', ["method deepshare", "budget.allocate", "no other"]),
         ("[methods.snl.recipe]", "[methods.snl.at]\n97.snl.lasso = 1.0\n[methods.snl.recipe]", ["at.97", "96, 192"]),
         ("[methods.snl.recipe]", "[methods.snl.at]\n96.snl.lazzo = 1.0\n[methods.snl.recipe]", ["snl.lazzo"]),
+        ("[methods.snl.recipe]", "[methods.snl.on]\nmany.snl.lasso = 1.0\n[methods.snl.recipe]", ["on.many", "few"]),
+        (
+            "[methods.snl.recipe]",
+            "[methods.snl.on]\nfew.data.subset = 9\n[methods.snl.recipe]",
+            ["on.few: data.subset"],
+        ),
         ("[recipe]", "[recipe", ["mine.toml", "not a TOML file"]),
     ],
 )

@@ -52,6 +52,7 @@ class Entry(Section):
         like: Another method, whose recipe its own changes.
         recipe: What it changes in the study's recipe, written as in a recipe file.
         at: What it changes further at a budget, such as the width of its network.
+        on: What it changes further on some images, such as a rate where an epoch has more steps.
         note: What readers of the table should know.
         paper: Its name in the paper's tables that compare.
         ablation: Its row in the paper's table of ablations.
@@ -62,6 +63,7 @@ class Entry(Section):
     like: str | None = None
     recipe: dict[str, Any]
     at: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    on: dict[str, dict[str, Any]] = Field(default_factory=dict)
     note: str | None = None
     paper: str | None = None
     ablation: str | None = None
@@ -180,7 +182,11 @@ class Study(Section):
         for budget in entry.at:
             if budget not in budgets:
                 yield f"at.{budget}: its runs have {', '.join(budgets) or 'no budget'}"
-        parts = {"recipe": entry.recipe, **{f"at.{budget}": part for budget, part in entry.at.items()}}
+        for data in entry.on:
+            if data not in self.data:
+                yield f"on.{data}: there are {', '.join(self.data)}"
+        parts = {"recipe": entry.recipe}
+        parts |= {f"{where}.{name}": part for where in ("at", "on") for name, part in getattr(entry, where).items()}
         for where, key in ((where, key) for where, part in parts.items() for key, _ in flat(part)):
             if self._is_common(method, key):
                 yield f"{where}: {key} is the same for all methods: put it into [recipe] or [data.NAME]"

@@ -76,7 +76,8 @@ def recipe_of(study: Study, job: Job) -> Recipe:
     """
     parts = [study.recipe, study.data[job.data].recipe]
     if job.method != TEACHER:
-        parts += [*study.changes(job.method), study.methods[job.method].at.get(str(job.budget), {})]
+        entry = study.methods[job.method]
+        parts += [*study.changes(job.method), entry.at.get(str(job.budget), {}), entry.on.get(job.data, {})]
     changes = {key: value for part in parts for key, value in flat(part)}
     if job.budget is not None:
         changes["budget.gates"] = job.budget
