@@ -26,7 +26,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in what a page asks for as `{{ name }}`."""
+    """Fill in what a page asks for as `{{ name }}`, and let its links to the repository lead to pages of the site."""
+    markdown = re.sub(r"\]\(\.\./((?:\.\./)*results/)", r"](\1", markdown)
+    markdown = markdown.replace("](../examples/tour.ipynb)", "](tour.md)")
     parts: dict[str, Callable[[], str]] = {"recipes": recipes, "results": results}
     return re.sub(r"^\{\{ (\w+) \}\}$", lambda found: parts[found[1]](), markdown, flags=re.MULTILINE)
 

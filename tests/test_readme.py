@@ -1,4 +1,4 @@
-"""The Python blocks of the README run, in order, as one program."""
+"""What README and docs promise: blocks that run, links that lead somewhere, figures that were found."""
 
 import re
 from pathlib import Path
@@ -21,9 +21,18 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         exec(compile(padding + block[1], str(README), "exec"), namespace)
 
 
+PAGES = [README, *sorted((README.parent / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(README.parent).as_posix())
+def test_links_lead_to_files_of_the_repository(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
 def test_what_is_told_of_the_study_is_in_its_results() -> None:
     page = (README.parent / "results/compare/small/README.md").read_text(encoding="utf-8")
-    said = re.search(r"^- \*\*Methods side by side\.\*\*.*?^- ", README.read_text(), re.MULTILINE | re.DOTALL)
+    said = re.search(r"^\*\*Methods side by side\.\*\*.*?^\| ", README.read_text(), re.MULTILINE | re.DOTALL)
     found = re.search(
         r"^## Found$.*?^## ", (README.parent / "docs/comparators.md").read_text(), re.MULTILINE | re.DOTALL
     )
