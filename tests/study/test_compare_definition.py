@@ -138,6 +138,20 @@ def test_the_recipe_for_own_networks_has_what_won_for_few_epochs(small: Study) -
     assert list(load_recipe("own", trained).phases) == ["gelu", "switch", "finetune"]
 
 
+def test_the_recipe_with_squares_has_what_won_for_few_epochs(small: Study) -> None:
+    own, won = load_recipe("own-square"), recipe_of(small, Job("deepshare-square", "subset", 1536))
+    assert own.method.square and won.method.square
+    assert (own.start, own.method.initial) == (won.start, won.method.initial) == ("fitted", "plain")
+    assert list(own.phases) == ["plain", "finetune"]
+    assert own.finetune is not None
+    assert won.finetune is not None
+    assert own.finetune.epochs == sum(
+        phase.epochs for name, phase in load_recipe("own").phases.items() if name != "plain"
+    )
+    assert own.finetune.model_copy(update={"epochs": won.finetune.epochs}) == won.finetune
+    assert own.method.fade / own.finetune.epochs == pytest.approx(won.method.fade / won.finetune.epochs, abs=0.05)
+
+
 def test_a_checksum_has_the_start_that_trains_however_it_is_said() -> None:
     said = {start: load_recipe("digits", {"method.start": start}) for start in ("uniform", "identity", None)}
     trained = load_recipe("digits", {"method.start": None, "model.weights": "trained.pt"})

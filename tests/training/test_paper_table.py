@@ -75,7 +75,7 @@ COMPARATORS = {
 SCENES = {"ade20k-deeplabv3-spatial-2558k": (4, "Spatial sharing", 2558.0, 33.23)}
 UNLISTED = ("cifar100-resnet18-deepreduce-49.2k", "cifar100-resnet18-delphi-49.9k")  # not in the paper's tables
 CAMVID = {"camvid-small-plain", "camvid-small-3", "camvid-small-10"}
-OWN = {"own", "digits", "digits-plain", "cifar100-small", "cifar100-small-plain"} | CAMVID
+OWN = {"own", "own-square", "digits", "digits-plain", "cifar100-small", "cifar100-small-plain"} | CAMVID
 SHARED = [name for name in RESULTS if RESULTS[name][1] != "Baseline"]
 
 needs_paper = pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not beside the project")
