@@ -4,10 +4,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.container import ErrorbarContainer
 
 from deepshare.study.compare.beside import ablations, comparable, orders, tables_beside, theirs_of, variants
 from deepshare.study.compare.definition import TEACHER, Job, Study
-from deepshare.study.compare.figure import styles_of
+from deepshare.study.compare.figure import draw, styles_of
 from deepshare.study.compare.jobs import jobs
 from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.page import as_markdown, as_text, notes, progress
@@ -152,9 +153,9 @@ def test_images_are_never_mixed_in_a_table(small: Study, known: dict[Job, Outcom
     assert [row.test.mean for row in rows(small, known, "full")] == [75.0, 70.0]
     text = as_text(small, known)
     assert text.index("20,000 training images") < text.index("All 45,000 training images") < text.index("Ablations at")
-    assert progress(small, {}).startswith("0 of 61 runs are finished. Chosen when these are finished: ")
+    assert progress(small, {}).startswith("0 of 65 runs are finished. Chosen when these are finished: ")
     some = {job: outcome for job, outcome in known.items() if job in jobs(small, {})}
-    assert progress(small, some).startswith(f"{len(some)} of 61 runs are finished, 1 of them without a result.")
+    assert progress(small, some).startswith(f"{len(some)} of 65 runs are finished, 1 of them without a result.")
 
 
 def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_path: Path) -> None:
@@ -178,7 +179,14 @@ def test_the_page_and_its_plots(small: Study, known: dict[Job, Outcome], tmp_pat
     assert (tmp_path / "pareto-subset.svg").read_bytes() == before
 
 
+def test_bars_reach_from_the_least_seed_to_the_greatest(small: Study, known: dict[Job, Outcome]) -> None:
+    ours = draw(small, "subset", [row for row in rows(small, known, "subset") if row.runs]).axes[0]
+    bars = next(drawn for drawn in ours.containers if drawn.get_label() == "DeepShare")
+    assert isinstance(bars, ErrorbarContainer)
+    assert [[point[1] for point in bar] for bar in bars.lines[2][0].get_segments()] == [[50.0, 52.0], [55.0, 55.0]]
+
+
 def test_a_page_without_results(small: Study, tmp_path: Path) -> None:
     save(small, {}, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["README.md"]
-    assert "0 of 61 runs are finished" in (tmp_path / "README.md").read_text()
+    assert "0 of 65 runs are finished" in (tmp_path / "README.md").read_text()

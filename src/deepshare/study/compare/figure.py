@@ -68,8 +68,11 @@ def _ours(axes: Axes, study: Study, found: Sequence[Row], style: Styles) -> None
         if points and entry.drawn:
             colour, marker = style[entry.paper or entry.title]
             means = [row.test.mean for row in points]
-            spread = [row.test.spread or 0.0 for row in points]
+            reach = list(zip(*(_reach(row) for row in points), strict=True))
             gates = [row.gates for row in points]
-            axes.errorbar(
-                gates, means, spread, color=colour, marker=marker, capsize=3, linewidth=1.2, label=entry.title
-            )
+            axes.errorbar(gates, means, reach, color=colour, marker=marker, capsize=3, linewidth=1.2, label=entry.title)
+
+
+def _reach(row: Row) -> tuple[float, float]:
+    tests = [run.test for run in row.runs]
+    return row.test.mean - min(tests), max(tests) - row.test.mean

@@ -87,7 +87,8 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
     return (
         f"Every method has {study.epochs} epochs of its own{before}, which all within a budget learn from and may "
         "start from. Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With "
-        "several seeds it is the mean ± the standard deviation. Bytes and rounds are those of one image in private "
+        "several seeds it is the mean ± the standard deviation; bars of plots reach from the least to the greatest. "
+        "Bytes and rounds are those of one image in private "
         f"inference with {study.engine}, predicted. Training is time on the clock: what other runs took "
         f"of the same cores, and pauses, are in it.{_precision(outcomes)}"
     )
