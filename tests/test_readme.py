@@ -1,4 +1,4 @@
-"""What README and docs promise: blocks that run, links that lead somewhere, figures that were found."""
+"""What the README shows: Python blocks run, in order, as one program, and figures of the study are its own."""
 
 import re
 from pathlib import Path
@@ -19,15 +19,6 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         # Empty lines before the block, so that a traceback points into the README.
         padding = "\n" * text.count("\n", 0, block.start(1))
         exec(compile(padding + block[1], str(README), "exec"), namespace)
-
-
-PAGES = [README, *sorted((README.parent / "docs").rglob("*.md"))]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(README.parent).as_posix())
-def test_links_lead_to_files_of_the_repository(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_what_is_told_of_the_study_is_in_its_results() -> None:

@@ -1,4 +1,4 @@
-"""What the pages show can be run: commands parse, Python blocks run in order, every public name is described."""
+"""What the pages show: commands parse, links lead to files, Python blocks run, every public name is described."""
 
 import re
 import shlex
@@ -58,6 +58,19 @@ def test_the_commands_of_a_page_parse(page: Path) -> None:
     for line in inline_commands(page):
         with suppress(MissingArgumentError):  # in the text a command may be named without all that it needs
             check(line)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_of_the_repository(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
+        aimed = page.parent / target if target else page
+        assert aimed.exists(), f"there is no {target}"
+        assert not anchor or anchor in anchors(aimed), f"{target} has no {anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_wrong_commands_are_found() -> None:

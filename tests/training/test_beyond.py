@@ -209,7 +209,7 @@ def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
         ),
         ({"method.switch_by": "patience"}, "method.switch_by"),
         ({"method.fade": 1}, "needs method.square = true"),
-        ({"method.fade": 3, "method.square": True}, "at most the epochs of [gelu], or else of [finetune]"),
+        ({"method.fade": 3, "method.square": True}, "fade is 3 and [gelu] has 2 epochs"),
         (
             {"method.square": True, "method.name": "trimmed", "method.affine": False, "budget.layer_sharing": False},
             "is for the method deepshare",

@@ -218,9 +218,12 @@ class Recipe(Section):
             return 'method.start = "fitted" fits alpha and beta to a trained network: it needs method.initial = "plain"'
         if self.method.square and (self.method.name != "deepshare" or self.trimmed):
             return "method.square stands beside shared gates: it is for the method deepshare"
+        if self.method.fade and not self.method.square:
+            return "method.fade needs method.square = true"
         first = self.gelu or self.finetune
-        if self.method.fade and not (self.method.square and first and self.method.fade <= first.epochs):
-            return "method.fade is at most the epochs of [gelu], or else of [finetune], and needs method.square = true"
+        if self.method.fade and not (first and self.method.fade <= first.epochs):
+            name, epochs = "gelu" if self.gelu else "finetune", first.epochs if first else 0
+            return f"method.fade is {self.method.fade} and [{name}] has {epochs} epochs: let it be at most as many"
         if self.distillation.after_gelu == "teacher" and not self.gelu:
             return 'distillation.after_gelu = "teacher" needs [gelu]: without it the teacher is that of all phases'
         if self.method.mapping == "learned" and not self.gelu:
