@@ -44,6 +44,12 @@ def test_run_list_and_show(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert Path("runs/compare/digits/few-deepshare-96-seed0/model.safetensors").exists()
 
 
+def test_without_results_nothing_is_written(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("compare", "--study", "digits", "--show").out.startswith("digits: 0 of ")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_dry_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = cli("compare", "--study", "digits", "--dry-run").out.splitlines()
@@ -63,7 +69,10 @@ def test_dry_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     [
         (["--study", "smal"], ['no study is called "smal"', 'did you mean "small"']),
         (["--study", "nowhere.toml"], ["nowhere.toml", "no such study file"]),
-        (["--study", "digits", "--only", "snail"], ["--only snail", "deepshare, trimmed, snl"]),
+        (["--study", "file"], ["file: a study is a TOML file", "ends in .toml"]),
+        (["--study", "empty.toml"], ["the study empty.toml: about: is missing"]),
+        (["--study", "pass.toml"], ["the study pass.toml: passes: ", "methods.snail"]),
+        (["--study", "digits", "--only", "snail"], ["--only snail", 'did you mean "snl"', "deepshare, trimmed, snl"]),
         (["--study", "digits", "--list", "--show"], ["only one of"]),
         (["--study", "digits", "--teacher", "nowhere"], ["no folder nowhere"]),
         (["--study", "digits", "--minutes", "soon"], ["--minutes"]),
@@ -94,6 +103,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     Path("file").touch()
     digits = resources.files("deepshare.study.compare") / "studies" / "digits.toml"
     Path("engine.toml").write_text(digits.read_text().replace('engine = "crypten"', 'engine = "foo"'))
+    Path("empty.toml").touch()
+    Path("pass.toml").write_text(digits.read_text().replace('methods = ["deepshare",', 'methods = ["snail",'))
     Path("damaged").mkdir()
     Path("damaged/few-snl-96-seed0.json").write_text("{")
     said = cli("compare", *arguments)

@@ -109,7 +109,7 @@ def test_a_subset_is_balanced_and_leaves_validation_alone() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(DataError, match="no data set is named 'cifar-100': did you mean 'cifar100'"):
+    with pytest.raises(DataError, match="no data set is named 'cifar-100', and no folder: did you mean 'cifar100'"):
         load("cifar-100")
 
 

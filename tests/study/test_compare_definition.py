@@ -11,6 +11,7 @@ from deepshare.study import paper
 from deepshare.study.compare.definition import TEACHER, Choice, Job, Study
 from deepshare.study.compare.jobs import choose, jobs, kinds, undecided
 from deepshare.study.compare.outcome import Outcome
+from deepshare.study.compare.page import as_markdown
 from deepshare.study.compare.recipes import checksum, load_study, names, recipe_of, taught
 from deepshare.training.comparators import make_method
 from deepshare.training.networks import plain_network
@@ -261,7 +262,8 @@ def test_the_study_in_the_documentation_can_be_run(tmp_path: Path) -> None:
     study = load_study(str(tmp_path / "own.toml"))
     assert [job.name for job in jobs(study, {})] == [
         "few-teacher-seed0",
-        *(f"few-{method}-{budget}-seed0" for budget in (192, 384) for method in ("deepshare", "annealed", "snl")),
+        *(f"few-{method}-{budget}-seed0" for budget in (192, 384) for method in ("deepshare", "no-affine", "snl")),
     ]
+    assert f"`deepshare compare --study {tmp_path}/own.toml --show`" in as_markdown(study, {}, [])
     recipes = [recipe_of(study, job) for job in kinds(study)]
     assert [recipe.snl.lasso for recipe in recipes if recipe.method.name == "snl"] == [1e-4, 1e-5]

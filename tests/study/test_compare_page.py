@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from deepshare.study.compare.beside import ablations, comparable, orders, tables_beside, theirs_of, variants
+from deepshare.study.compare.beside import ablations, comparable, orders, tables_beside, variants
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.figure import draw, styles_of
 from deepshare.study.compare.jobs import jobs
@@ -115,7 +115,7 @@ def test_published_rows_are_marked_as_such(small: Study, known: dict[Job, Outcom
 
 
 def test_no_two_methods_of_a_plot_have_the_same_colour(small: Study) -> None:
-    drawn = styles_of(small, theirs_of(small))
+    drawn = styles_of(small)
     assert len({colour for colour, _ in drawn.values()}) == len(drawn) > 10
 
 

@@ -242,6 +242,14 @@ def test_start_weights_with_another_number_of_classes(small: Small, tmp_path: Pa
         fit(recipe=small(model__weights=str(tmp_path / "wrong.safetensors")), out=tmp_path / "run")
 
 
+def test_start_weights_of_a_shared_run_are_refused_with_the_cure(
+    finished: Finished, small: Small, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match="is the run of a shared network, and a plain one is wanted: give a pl"):
+        fit(recipe=small(model__weights=str(finished[0])), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("content", [nn.Linear(2, 2), {"epoch": 3, "model": {}}, b"no weights at all", b"eh" * 9, b""])
 def test_start_weights_that_are_none(content: object, small: Small, tmp_path: Path) -> None:
     file = tmp_path / "start.pt"

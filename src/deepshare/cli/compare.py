@@ -53,7 +53,7 @@ def compare(
 
     Args:
         study: The name of a study (small, paper, digits) or a TOML file.
-        show: Run nothing: show the results so far, and write the page and the plots.
+        show: Run nothing: show the results so far (--json: as JSON), and write the page and the plots.
         show_list: Run nothing: list which runs are finished, running and open.
         dry_run: Train one batch of every phase of every method, and keep nothing.
         only: Run these methods only, and the teacher: --only A B.
@@ -83,12 +83,14 @@ def compare(
     from deepshare.study.compare.queue import Limits, Queue
     from deepshare.study.compare.recipes import load_study
     from deepshare.study.compare.run import Place
+    from deepshare.training.recipe_keys import nearest
 
     chosen = load_study(study)
     find_engine(chosen.engine)
     unknown = [method for method in only if method not in chosen.methods]
     if unknown:
-        raise RecipeError(f"--only {unknown[0]}: the study {chosen.name} has {', '.join(chosen.methods)}")
+        known = f"{nearest(unknown[0], list(chosen.methods))} (there are {', '.join(chosen.methods)})"
+        raise RecipeError(f"--only {unknown[0]}: the study {chosen.name} has no such method{known}")
     folders = work or Path("runs/compare") / chosen.name, out or Path("results/compare") / chosen.name
     queue = Queue(chosen, Place(*folders, data_dir, download, teacher, precision))
     if show_list:
@@ -173,13 +175,15 @@ def show_results(queue: "Queue", as_json: bool) -> None:
     from deepshare.study.compare.results import save
 
     outcomes = queue.outcomes()
-    make_folder(queue.out, "--out")
-    save(queue.study, outcomes, queue.out)
+    if outcomes:
+        make_folder(queue.out, "--out")
+        save(queue.study, outcomes, queue.out)
     if as_json:
         found = [row.to_dict() for _, rows in tables(queue.study, outcomes) for row in rows]
         print(json.dumps({"study": queue.study.name, "rows": found}, indent=1))
     else:
-        print(f"{as_text(queue.study, outcomes)}\n\nwritten to {queue.out}/README.md")
+        written = f"\n\nwritten to {queue.out}/README.md" if outcomes else ""
+        print(f"{as_text(queue.study, outcomes)}{written}")
 
 
 def list_runs(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:

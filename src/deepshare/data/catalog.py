@@ -75,5 +75,7 @@ def _parts(
             train, test = load_ade20k(data_dir, download)
         case _:
             near = get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
-            raise DataError(f"no data set is named '{name}': did you mean '{near}'? There are {', '.join(NAMES)}")
+            raise DataError(
+                f"no data set is named '{name}', and no folder: did you mean '{near}'? There are {', '.join(NAMES)}"
+            )
     return train, None, test

@@ -135,7 +135,7 @@ def cut(whole: ImageSet, size: int | float, seed: int) -> tuple[ImageSet, ImageS
     count = math.floor(size * len(whole) + 0.5) if isinstance(size, float) else size
     if not 0 <= count <= len(whole) or (isinstance(size, float) and size >= 1):
         raise DataError(
-            f"{whole.name}: cannot take {size} of {len(whole)} images: give fewer, or a share (--data.validation)"
+            f"{whole.name}: cannot take {size} of {len(whole)} images: let data.validation or data.subset be less"
         )
     order = _balanced_order(whole, seed)
     return whole.take(order[count:].sort().values), whole.take(order[:count].sort().values)

@@ -88,6 +88,8 @@ def opened(path: Path) -> Iterator[Image.Image]:
     try:
         with Image.open(path) as picture:
             yield picture
+    except IsADirectoryError as error:
+        raise DataError(f"{path}: is a folder: give the pictures in it") from error
     except FileNotFoundError as error:
         raise DataError(f"{path}: is missing: look at the path, or fetch the data set again") from error
     # Pillow answers damage with an OSError, a SyntaxError or a ValueError, depending on the format.

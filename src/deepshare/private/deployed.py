@@ -95,7 +95,9 @@ def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list
     """
     recipe = load_recipe(RunFolder(folder).recipe)
     feed = make_feed(None, recipe, data_dir)
-    if feed.test_set is None or count < 1:
+    if count < 1:
+        raise DataError(f"--samples {count}: give more than 0")
+    if feed.test_set is None:
         raise DataError(f"no test images of {recipe.data.name} to take: give pictures with --images")
     images, labels = next(iter(batches(feed.test_set, count, augment=feed.prepare)))
     classes = feed.test_set.classes

@@ -12,7 +12,7 @@ from deepshare.study.drawing import BLUE, DARK, FRAME, TICKS
 # Colours that most colour-blind readers tell apart; the markers differ, too.
 COLOURS = (
     BLUE,
-    "#c0501f",
+    "#a9a35c",
     "#2a8a57",
     "#b8478f",
     "#8a6d00",
@@ -26,18 +26,19 @@ COLOURS = (
     "#00a08a",
     "#e58fb0",
     "#8fb0e5",
-    "#a9a35c",
+    "#c0501f",
 )
 MARKERS = "osD^vP*Xhd"
 
 Styles = Mapping[str, tuple[str, str]]
 
 
-def styles(methods: Sequence[str]) -> Styles:
-    """A colour and a marker for each method."""
+def styles(more: Sequence[str] = ()) -> Styles:
+    """A colour and a marker for each method of the paper, the same in all plots, and for more of them."""
+    published = (method for method in paper.load().methods if method != paper.BASELINE)
     return {
         name: (COLOURS[number % len(COLOURS)], MARKERS[(number + number // len(COLOURS)) % len(MARKERS)])
-        for number, name in enumerate(dict.fromkeys(methods))
+        for number, name in enumerate(dict.fromkeys([paper.OURS, *published, *more]))
     }
 
 
@@ -70,7 +71,7 @@ def level(axes: Axes, name: str, score: float) -> None:
     """A line at the accuracy of a network with all its ReLUs."""
     axes.axhline(score, color=TICKS, linewidth=0.8, linestyle="--", zorder=0)
     where: tuple[str, str] = ("axes fraction", "data")
-    axes.annotate(name, (0, score), (4, 2), where, "offset points", fontsize=7.5, color=TICKS)
+    axes.annotate(name, (1, score), (4, 0), where, "offset points", fontsize=7.5, color=TICKS, va="center")
 
 
 def round_ticks(counts: Sequence[int]) -> list[int]:

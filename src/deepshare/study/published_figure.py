@@ -51,8 +51,7 @@ def draw(found: Sequence[Panel]) -> Figure:
     """Draw tables, one panel each, with one legend for all."""
     rows = -(-len(found) // 2)
     figure = Figure(figsize=(11, 4.4 * rows + 0.4), layout="constrained")
-    methods = dict.fromkeys(row.method for panel in found for row in panel.results.rows)
-    style = styles([paper.OURS, *(method for method in methods if method != paper.BASELINE)])
+    style = styles()
     grid = figure.subplots(rows, 2, squeeze=False).flatten().tolist()
     for axes, panel in zip(grid, found, strict=False):
         results = panel.results

@@ -131,7 +131,7 @@ def start_from(model: nn.Module, path: Path, classes: int) -> list[str]:
     Raises:
         CheckpointError: The file cannot be read or holds the weights of another network.
     """
-    tensors = read_weights(RunFolder(path).model)[0] if path.is_dir() else _read_any(path)
+    tensors, network = _read_run(path) if path.is_dir() else (_read_any(path), "plain")
     own = model.state_dict()
     if isinstance(model, DeepLabV3) and is_torchvisions(tensors):
         try:
@@ -141,7 +141,13 @@ def start_from(model: nn.Module, path: Path, classes: int) -> list[str]:
         new = {key: value for key, value in own.items() if key not in tensors}
     else:
         new = _head(own, tensors, classes)
-    fill(model, {**tensors, **new}, path)
+    try:
+        fill(model, {**tensors, **new}, path)
+    except CheckpointError as error:
+        if network in ("plain", "gelu"):
+            raise
+        cure = f"give {path / 'plain'}" if (path / "plain").is_dir() else "give a plain one"
+        raise CheckpointError(f"{path} is the run of a {network} network, and a plain one is wanted: {cure}") from error
     return list(dict.fromkeys(key.partition(".")[0] for key in new if not key.endswith(COUNTER)))
 
 
@@ -153,6 +159,11 @@ def _head(own: dict[str, Tensor], tensors: dict[str, Tensor], classes: int) -> d
         if key in tensors and len(value.shape) and len(value) == classes and value.shape[1:] == tensors[key].shape[1:]
     }
     return {key: value for key, value in head.items() if value.shape != tensors[key].shape}
+
+
+def _read_run(path: Path) -> tuple[dict[str, Tensor], str]:
+    tensors, label = read_weights(RunFolder(path).model)
+    return dict(tensors), label.network
 
 
 def _read_any(path: Path) -> dict[str, Tensor]:

@@ -223,7 +223,7 @@ class Recipe(Section):
         first = self.gelu or self.finetune
         if self.method.fade and not (first and self.method.fade <= first.epochs):
             name, epochs = "gelu" if self.gelu else "finetune", first.epochs if first else 0
-            return f"method.fade is {self.method.fade} and [{name}] has {epochs} epochs: let it be at most as many"
+            return f"method.fade is {self.method.fade} and [{name}] has {epochs} epochs: make it {epochs} or less"
         if self.distillation.after_gelu == "teacher" and not self.gelu:
             return 'distillation.after_gelu = "teacher" needs [gelu]: without it the teacher is that of all phases'
         if self.method.mapping == "learned" and not self.gelu:

@@ -99,13 +99,13 @@ def fill(model: nn.Module, tensors: Tensors, source: Path) -> None:
     """
     own = model.state_dict()
     missing = [f"{key} is missing" for key in own if key not in tensors]
-    unknown = [f"{key} is unknown" for key in tensors if key not in own]
+    unknown = [f"{key} is unknown" for key in sorted(tensors) if key not in own]
     unequal = [
         f"{key} has shape {tuple(tensors[key].shape)}, not {tuple(own[key].shape)}"
         for key in own
         if key in tensors and tensors[key].shape != own[key].shape
     ]
-    if problems := missing + unknown + unequal:
+    if problems := unequal + missing + unknown:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise CheckpointError(f"{source} holds the weights of another network ({'; '.join(problems[:3])}{more})")
     model.load_state_dict(tensors)

@@ -119,6 +119,7 @@ class Study(Section):
 
     Attributes:
         name: Of the study.
+        source: How it was asked for: its name, or its file.
         about: What it is, for its page.
         base: The packaged recipe of a plain network that all others are made from.
         recipe: What the study changes in it; the result is the teacher's.
@@ -131,6 +132,7 @@ class Study(Section):
     """
 
     name: str
+    source: str
     about: str
     base: str
     recipe: dict[str, Any] = Field(default_factory=dict)

@@ -29,9 +29,9 @@ def save(study: Study, outcomes: Outcomes, folder: Path) -> list[str]:
 def draw(study: Study, data: str, found: Sequence[Row]) -> Figure:
     """Draw the rows of one table."""
     theirs = theirs_of(study)
-    figure = Figure(figsize=(11 if theirs else 6, 5.2), layout="constrained")
+    figure = Figure(figsize=(12.5 if theirs else 6.5, 5.2), layout="constrained")
     panels = figure.subplots(1, 2 if theirs else 1, squeeze=False)[0]
-    style = styles_of(study, theirs)
+    style = styles_of(study)
     _ours(panels[0], study, found, style)
     budgets = sorted({row.budget for row in found if row.budget})
     dress(panels[0], f"{study.data[data].title}, ours", budgets, f"test {_measure(found)}")
@@ -48,13 +48,10 @@ def _measure(found: Sequence[Row]) -> str:
     return paper.MEASURES[found[0].runs[0].score]
 
 
-def styles_of(study: Study, theirs: paper.Results | None) -> Styles:
+def styles_of(study: Study) -> Styles:
     """A colour and a marker for each method, the same in both panels."""
-    published = [row.method for row in theirs.rows if row.method != paper.BASELINE] if theirs else []
-    known = [
-        entry.paper or entry.title for name, entry in study.methods.items() if entry.drawn and study.has_budget(name)
-    ]
-    return styles([*known, *published])
+    drawn = (entry for name, entry in study.methods.items() if entry.drawn and study.has_budget(name))
+    return styles([entry.paper or entry.title for entry in drawn])
 
 
 def _ours(axes: Axes, study: Study, found: Sequence[Row], style: Styles) -> None:

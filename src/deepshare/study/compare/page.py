@@ -29,7 +29,7 @@ def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str]) -> str
         outcomes: What there is so far.
         figures: The images that there is a figure of, `pareto-NAME.svg`.
     """
-    command = f"deepshare compare --study {study.name}"
+    command = f"deepshare compare --study {study.source}"
     parts = [f"# Study {study.name}", study.about.strip(), _rules(study, outcomes)]
     parts.append(f"{progress(study, outcomes)} This page is written by `{command} --show`, and runs by `{command}`.")
     for data, found in tables(study, outcomes):
@@ -83,7 +83,11 @@ def _row_notes(study: Study, row: Row) -> Iterator[str]:
 def _rules(study: Study, outcomes: Outcomes) -> str:
     teachers = [outcomes[job] for job in (Job(TEACHER, data) for data in study.data) if job in outcomes]
     lengths = {sum(outcome.run.epochs.values()) for outcome in teachers if outcome.run}
-    before = f", after the {' or '.join(map(str, sorted(lengths)))} epochs of the teacher" if lengths else ""
+    before = (
+        f", after the {' or '.join(map(str, sorted(lengths)))} epochs of the teacher"
+        if lengths
+        else ", after those of the teacher"
+    )
     return (
         f"Every method has {study.epochs} epochs of its own{before}, which all within a budget learn from and may "
         "start from. Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With "

@@ -8,6 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from deepshare.errors import RecipeError
 from deepshare.study.compare.definition import TEACHER, Job, Study
@@ -39,7 +40,7 @@ def load_study(name_or_path: str) -> Study:
     file = _locate(name_or_path)
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
-        study = Study.model_validate({"name": file.name.removesuffix(".toml"), **values})
+        study = Study.model_validate({"name": file.name.removesuffix(".toml"), **values, "source": name_or_path})
         if study.base not in recipe_names():
             raise RecipeError(
                 f'the study {study.name}: base = "{study.base}" is no recipe of the package: '
@@ -53,8 +54,17 @@ def load_study(name_or_path: str) -> Study:
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         where = ".".join(map(str, wrong["loc"]))
-        raise RecipeError(f"the study {file.name}: {where}{': ' * bool(where)}{wrong['msg']}") from None
+        raise RecipeError(f"the study {file.name}: {where}{': ' * bool(where)}{_problem(wrong)}") from None
     return study
+
+
+def _problem(wrong: ErrorDetails) -> str:
+    match wrong["type"]:
+        case "value_error":
+            return str(wrong["ctx"]["error"])
+        case "missing":
+            return "is missing: a study has it, as the packaged ones do"
+    return wrong["msg"]
 
 
 def _locate(name_or_path: str) -> Traversable:
@@ -62,6 +72,8 @@ def _locate(name_or_path: str) -> Traversable:
         if not Path(name_or_path).is_file():
             raise RecipeError(f"{name_or_path}: there is no such study file")
         return Path(name_or_path)
+    if Path(name_or_path).is_file():
+        raise RecipeError(f"{name_or_path}: a study is a TOML file, and its name ends in .toml")
     if name_or_path not in names():
         known = f"{nearest(name_or_path, names())} (there are {', '.join(names())})"
         raise RecipeError(f'no study is called "{name_or_path}"{known}')
