@@ -66,7 +66,7 @@ def test_fill_says_what_differs_and_touches_nothing() -> None:
     before = model.weight.clone()
     wrong = {"weight": torch.zeros(3, 5), "more": torch.zeros(1)}
     with pytest.raises(
-        CheckpointError, match=r"bias is missing; more is unknown; weight has shape \(3, 5\), not \(3, 2\)"
+        CheckpointError, match=r"weight has shape \(3, 5\), not \(3, 2\); bias is missing; more is unknown"
     ):
         fill(model, wrong, Path("x"))
     assert torch.equal(model.weight, before)
