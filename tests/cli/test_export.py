@@ -95,6 +95,9 @@ def test_a_folder_that_is_no_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     said = cli("export", tmp_path, "--out", tmp_path / "x.onnx")
     assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
     assert str(tmp_path) in said.err
+    said = cli("export", tmp_path / "none", "--out", tmp_path / "x.onnx")
+    assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
+    assert f"there is no folder {tmp_path / 'none'}" in said.err
     assert not list(tmp_path.iterdir())
 
 

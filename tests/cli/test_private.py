@@ -110,6 +110,7 @@ def test_what_is_wrong_is_one_line(cli: Cli, run: Path, tmp_path: Path) -> None:
     Image.new("RGB", (9, 8)).save(tmp_path / "p.png")
     wrong = cli("private", "run", run, "--images", tmp_path / "p.png")
     assert wrong.code == 2 and "p.png has 9x8 pixels but the network takes 8x8" in wrong.err
+    assert "--samples 0: give more than 0" in cli("private", "run", run, "--samples", "0").err
     assert "no engine is named foo" in cli("private", "run", run, "--engine", "foo").err
     assert "there is no folder" in cli("private", "serve", tmp_path / "none").err
     old = shutil.copytree(run, tmp_path / "old")

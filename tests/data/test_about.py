@@ -46,6 +46,8 @@ def test_what_is_no_picture_is_named(tmp_path: Path) -> None:
         about(1).read([tmp_path / "p.png"])
     with pytest.raises(DataError, match=r"q\.png: is missing"):
         about(1).read([tmp_path / "q.png"])
+    with pytest.raises(DataError, match="is a folder: give the pictures in it"):
+        about(1).read([tmp_path])
 
 
 def test_contradictions_are_refused() -> None:

@@ -44,10 +44,8 @@ def export(
     if is_run and (plan or weights or classes or relu6_to_relu):
         raise PlanError(f"the run {source} has its own plan and weights: leave out all options but --out and --json")
     if not is_run and plan is None:
-        missing = f"there is no folder {source}, and a network" if os.sep in source else source
-        raise PlanError(
-            f"{missing} needs --plan, a file that deepshare plan wrote; only the folder of a run has its own"
-        )
+        asked = f"there is no folder {source}, and a network" if os.sep in source else source
+        raise PlanError(f"{asked} needs --plan, a file that deepshare plan wrote; only the folder of a run has its own")
     from deepshare import Plan, export_onnx, load
     from deepshare.sharing.onnx import count_comparisons
 
