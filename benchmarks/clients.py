@@ -26,15 +26,15 @@ from websockets.sync.client import connect
 
 from deepshare import plan, share, zoo
 from deepshare.data.about import About
-from deepshare.private import outline
-from deepshare.private.control import PROTOCOL, Control
-from deepshare.private.engine import Task, find_engine
-from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.party import run
-from deepshare.private.gateshare.pool import write_pools
-from deepshare.private.program import Program
-from deepshare.private.serve import Service
-from deepshare.private.translate import translate
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.main import run
+from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
+from deepshare.private.ir import outline
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
+from deepshare.private.remote.handshake import PROTOCOL, Control
+from deepshare.private.remote.server import Service
+from deepshare.private.runtime.engine import Task, find_engine
 
 SIZE, GATES = (3, 32, 32), 1_536
 POOL = {"dealer": "pool"}

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import torch
 
-from deepshare.private import plain
-from deepshare.private.deployed import from_run, sample_images
-from deepshare.private.engine import engine_names
-from deepshare.private.gateshare import fixed
-from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.steps import Gate, Shift
-from deepshare.private.infer import run
-from deepshare.private.program import Program
+from deepshare.private.api import run
+from deepshare.private.engines.gateshare import reference as fixed
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.schedule import Gate, Shift
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import Program
+from deepshare.private.run_folder import from_run, sample_images
+from deepshare.private.runtime.engine import engine_names
 
 FAR = 0.1
 
@@ -42,7 +42,7 @@ def main() -> None:
     program, _ = from_run(options.run)
     _, images = sample_images(options.run, options.images, options.data_dir)
     private = torch.cat([run(program, part, options.engine).logits for part in images.split(options.batch)]).double()
-    expected = plain.evaluate(program, images)
+    expected = reference.evaluate(program, images)
     difference = (private - expected).abs()
     figures: dict[str, float | str] = {
         "engine": options.engine,
@@ -79,7 +79,7 @@ def in_the_clear(program: Program, images: torch.Tensor) -> tuple[int, int]:
         if isinstance(step, Shift)
     }
     exact, found = {}, {}
-    expected = plain.evaluate(program, images, lambda number, value: exact.update({number: value}))
+    expected = reference.evaluate(program, images, lambda number, value: exact.update({number: value}))
     logits = fixed.evaluate(steps, images, shares, lambda number, value: found.update({number: value}))
     count = 0
     for step in steps.steps:

@@ -27,19 +27,19 @@ import stock
 import torch
 
 from deepshare import plan, share, zoo
-from deepshare.methods.curved import curve
-from deepshare.private import plain
+from deepshare.methods.square import curve
+from deepshare.private.api import run
 from deepshare.private.cost import LAN, WAN, Link, seconds_on
-from deepshare.private.engine import Role, find_engine
-from deepshare.private.gateshare import predict
-from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.steps import Product, Schedule
-from deepshare.private.infer import run
-from deepshare.private.local import Place
-from deepshare.private.program import GatedActivation, Program
+from deepshare.private.engines.gateshare import cost_model
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.schedule import Product, Schedule
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import GatedActivation, Program
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Cost, Part
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import Role, find_engine
+from deepshare.private.runtime.local import Place
 
 LINKS = {"lan": LAN, "wan": WAN}
 NETWORKS = {
@@ -153,7 +153,7 @@ def checked(program: Program, images: torch.Tensor, places: dict[Role, Place]) -
     """CrypTen's time, if it computed the same."""
     seconds: float
     seconds, logits = stock.run(program, images, places)
-    expected = plain.evaluate(program, images)
+    expected = reference.evaluate(program, images)
     if float((logits.double() - expected).abs().max()) > 0.05 * float(expected.abs().max()):
         raise SystemExit("CrypTen's logits are those of another network")
     return seconds
@@ -185,8 +185,8 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
         statistics.median(cost.offline.seconds for cost in costs),
         first.online.rounds,
         first.online.server_bytes + first.online.client_bytes,
-        predict.to_client(steps, 1),
-        predict.to_server(steps, 1),
+        cost_model.to_client(steps, 1),
+        cost_model.to_server(steps, 1),
         first.offline.dealer_bytes,
         first.offline.client_bytes,
         first.session.server_bytes,
@@ -196,13 +196,13 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
 
 def check_bytes(program: Program, steps: Schedule, cost: Cost) -> None:
     """End with an error where bytes are not as computed; a lot that was replaced was dealt again, as a whole."""
-    online = sum(predict.online(program, 1).values(), Part())
-    lot = predict.to_client(steps, 1) + predict.to_server(steps, 1)
+    online = sum(cost_model.online(program, 1).values(), Part())
+    lot = cost_model.to_client(steps, 1) + cost_model.to_server(steps, 1)
     pairs = {
         "online from the server": (cost.online.server_bytes, online.server_bytes),
         "online from the client": (cost.online.client_bytes, online.client_bytes),
         "round trips": (cost.online.rounds, online.rounds),
-        "ahead": (cost.offline.client_bytes, predict.ahead(steps)),
+        "ahead": (cost.offline.client_bytes, cost_model.ahead(steps)),
         "from the dealer, over whole lots": (cost.offline.dealer_bytes % lot, 0),
     }
     for what, (measured, computed) in pairs.items():

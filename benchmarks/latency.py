@@ -30,14 +30,14 @@ from torch import nn
 
 from deepshare import plan, share, zoo
 from deepshare.errors import UnsupportedModelError
-from deepshare.methods.masked import GatedPolynomial
+from deepshare.methods.gated_polynomial import GatedPolynomial
+from deepshare.private.api import run
 from deepshare.private.cost import LAN, WAN, seconds_on
-from deepshare.private.engine import Role, engine_names, find_engine
-from deepshare.private.infer import run
-from deepshare.private.local import Place
-from deepshare.private.program import Program
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Cost
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import Role, engine_names, find_engine
+from deepshare.private.runtime.local import Place
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 

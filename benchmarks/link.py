@@ -17,8 +17,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from deepshare.private.cost import Link
-from deepshare.private.engine import Role
-from deepshare.private.local import Place
+from deepshare.private.runtime.engine import Role
+from deepshare.private.runtime.local import Place
 
 _TUN = Path("/dev/net/tun")
 _SET_INTERFACE, _TUN_WITHOUT_HEADER = 0x400454CA, 0x1001

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepshare.private.gateshare import dcf
-from deepshare.private.gateshare.columns import Geometry
-from deepshare.private.gateshare.products import PlainWeight, RingWeight, plain_weight, ring_weight
-from deepshare.private.gateshare.randomness import expand, fresh_seed, mask
+from deepshare.private.engines.gateshare.crypto import dcf
+from deepshare.private.engines.gateshare.crypto.im2col import Geometry
+from deepshare.private.engines.gateshare.crypto.limb_matmul import PlainWeight, RingWeight, plain_weight, ring_weight
+from deepshare.private.engines.gateshare.crypto.prg import expand, fresh_seed, mask
 
 # Channels in and out, size of the map, stride, kernel, and how often.
 LAYERS = [

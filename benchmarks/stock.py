@@ -18,10 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepshare.private.crypten.comparison import import_crypten
-from deepshare.private.engine import Role
-from deepshare.private.local import Place, free_ports
-from deepshare.private.program import (
+from deepshare.private.engines.crypten.comparison import import_crypten
+from deepshare.private.ir.program import (
     Add,
     Convolution,
     GatedActivation,
@@ -33,6 +31,8 @@ from deepshare.private.program import (
     Reshape,
     SharedActivation,
 )
+from deepshare.private.runtime.engine import Role
+from deepshare.private.runtime.local import Place, free_ports
 
 ROLES: tuple[Role, Role] = ("server", "client")
 

@@ -32,11 +32,11 @@ from deepshare import plan
 from deepshare.data import ImageSet, batches
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
-from deepshare.training.feed import Feed, transforms
+from deepshare.training.build import gelu_network, lay_out, layout_of, plain_network
+from deepshare.training.data_source import Feed, transforms
 from deepshare.training.loop import Setting, Work, train_epoch
-from deepshare.training.networks import gelu_network, lay_out, layout_of, plain_network
-from deepshare.training.progress import Reporter
-from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.reporter import Reporter
 
 LIMIT = 1.25
 

@@ -20,7 +20,7 @@ from deepshare.private.cost import predict
 from deepshare.sharing.activation import hard_gate, soft_gate
 from deepshare.sharing.gates import hard_channels, prototype_of
 from deepshare.study.drawing import BLUE, DARK, FAINT, FRAME, ORANGE, PALE_BLUE, PALE_ORANGE
-from deepshare.training.recipe import load_recipe
+from deepshare.training.recipe.files import load_recipe
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
 RAISED = 0.13  # how far above the middle of a channel its gate runs, and its number below

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from deepshare.sharing.onnx import export_onnx
     from deepshare.sharing.plan import Plan, plan
     from deepshare.sharing.sites import find_sites
+    from deepshare.training.api import allocate, fit
+    from deepshare.training.build import load
     from deepshare.training.evaluate import evaluate
-    from deepshare.training.fit import allocate, fit
-    from deepshare.training.networks import load
 
 __version__ = "0.1.0"
 
@@ -40,13 +40,13 @@ __all__ = [
 _MODULE_OF = {
     "DeepShareError": "errors",
     "Plan": "sharing.plan",
-    "allocate": "training.fit",
+    "allocate": "training.api",
     "count_gates": "sharing.convert",
     "evaluate": "training.evaluate",
     "export_onnx": "sharing.onnx",
     "find_sites": "sharing.sites",
-    "fit": "training.fit",
-    "load": "training.networks",
+    "fit": "training.api",
+    "load": "training.build",
     "plan": "sharing.plan",
     "relu6_to_relu": "sharing.convert",
     "share": "sharing.convert",

@@ -16,7 +16,7 @@ from PIL import Image
 
 from deepshare.cli import main
 from deepshare.data import load
-from deepshare.private.local import free_ports
+from deepshare.private.runtime.local import free_ports
 from tests.cli.conftest import Cli
 from tests.cli.test_train import FLAGS
 

@@ -10,9 +10,9 @@ import torch
 from deepshare.cli.progress import Bars, Lines, duration, make_reporter
 from deepshare.cli.train import read_keys
 from deepshare.errors import RecipeError
-from deepshare.training.networks import load
-from deepshare.training.progress import EpochLine
-from deepshare.training.recipe import load_recipe
+from deepshare.training.build import load
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.reporter import EpochLine
 from tests.cli.conftest import Cli
 from tests.data.layouts import write_picture
 

@@ -13,7 +13,7 @@ from torch.distributed.run import get_args_parser
 import deepshare
 from deepshare import methods
 from deepshare.cli import app
-from deepshare.training.recipe import names
+from deepshare.training.recipe.files import names
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from deepshare import zoo
 from deepshare.methods.autorep import AutoReP, ReplacedReLU, fit_relu, hysteresis, replaced
-from deepshare.methods.masked import gated
+from deepshare.methods.gated_polynomial import gated
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import Site
 

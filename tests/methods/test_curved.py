@@ -8,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.methods.curved import CurvedReLU, curve, curved_relus
 from deepshare.methods.deepshare import DeepShare
-from deepshare.private import plain
+from deepshare.methods.square import CurvedReLU, curve, curved_relus
 from deepshare.private.cost import predict
-from deepshare.private.deployed import check_plan
+from deepshare.private.ir import reference
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Part
-from deepshare.private.translate import translate
+from deepshare.private.run_folder import check_plan
 from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import plan
-from deepshare.training.given import plan_of, unshared
+from deepshare.training.shared_models import plan_of, unshared
 
 SIZE = (1, 4, 4)
 
@@ -92,7 +92,7 @@ def test_squares_are_no_gates_and_go_into_every_form_of_the_network(tmp_path: Pa
     program = translate(shared, SIZE)
     check_plan(program, made)
     assert sum(operation.comparisons for operation in program.operations) == 32
-    torch.testing.assert_close(plain.evaluate(program, images).float(), logits)
+    torch.testing.assert_close(reference.evaluate(program, images).float(), logits)
     export_onnx(shared, tmp_path / "network.onnx", SIZE)
     session = onnxruntime.InferenceSession(tmp_path / "network.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from deepshare import plan, share, zoo
+from deepshare.methods.affine_fit import fit, is_untrained, moments, solve
 from deepshare.methods.deepshare import DeepShare
-from deepshare.methods.fitted import fit, is_untrained, moments, solve
 from deepshare.sharing.gates import set_progress
 
 SIZE = (3, 8, 8)

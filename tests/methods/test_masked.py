@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
-from deepshare.methods.masked import GatedPolynomial, gated
+from deepshare.methods.gated_polynomial import GatedPolynomial, gated
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.onnx import count_comparisons, export_onnx
 

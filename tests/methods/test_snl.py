@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from deepshare import zoo
-from deepshare.methods.masked import gated
+from deepshare.methods.gated_polynomial import gated
 from deepshare.methods.snl import SNL, MaskedReLU, masks
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import Site, find_sites

@@ -11,11 +11,19 @@ from torch import Tensor, nn
 from deepshare import zoo
 from deepshare.errors import BudgetError
 from deepshare.methods.senet import SENet
-from deepshare.methods.sparse import DENSITY, Sparse, check_layers, density, layer_weights, prune, relu_sensitivities
+from deepshare.methods.senet_pruning import (
+    DENSITY,
+    Sparse,
+    check_layers,
+    density,
+    layer_weights,
+    prune,
+    relu_sensitivities,
+)
 from deepshare.sharing.plan import plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.allocate import senet_weights
-from deepshare.training.networks import lay_out
+from deepshare.training.allocation.published import senet_weights
+from deepshare.training.build import lay_out
 
 
 class Two(nn.Module):

@@ -11,8 +11,8 @@ from deepshare.errors import BudgetError, RecipeError, UnsupportedModelError
 from deepshare.methods.base import Method
 from deepshare.methods.deepreduce import DeepReDuce
 from deepshare.methods.delphi import BlendedReLU, Delphi, keep_last
+from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.methods.hybrenet import HybReNet
-from deepshare.methods.masked import GatedPolynomial
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import Site, Sites, find_sites
 

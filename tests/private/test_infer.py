@@ -15,11 +15,11 @@ from torch import nn
 
 from deepshare import plan, private, share, zoo
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private import engine as engines
+from deepshare.private.api import run
 from deepshare.private.cost import LAN, WAN, predict, seconds_on
-from deepshare.private.engine import Task, check_installed, find_engine
-from deepshare.private.infer import run
 from deepshare.private.result import Part
+from deepshare.private.runtime import engine as engines
+from deepshare.private.runtime.engine import Task, check_installed, find_engine
 
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 SIZE = (3, 16, 16)
@@ -53,7 +53,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "task").write_bytes(_waiting_task())
     code = (
         "import pathlib, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'deepshare.private.worker'], stdin=subprocess.PIPE)\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'deepshare.private.runtime.worker'], stdin=subprocess.PIPE)\n"
         "child.stdin.write(pathlib.Path(sys.argv[1]).read_bytes()); child.stdin.flush()\n"
         "print(child.pid, flush=True); time.sleep(600)\n"
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import EngineError
-from deepshare.private.control import client_context, server_context
-from deepshare.private.keys import make_keys, tls_of
+from deepshare.private.remote.handshake import client_context, server_context
+from deepshare.private.remote.tls import make_keys, tls_of
 
 
 def shake_hands(server: Path, client: Path, name: str = "localhost") -> str:

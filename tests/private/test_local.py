@@ -6,10 +6,10 @@ from queue import Queue
 
 import pytest
 
-from deepshare.private import local
-from deepshare.private.engine import Role
-from deepshare.private.local import cause
-from deepshare.private.process import Event
+from deepshare.private.runtime import local
+from deepshare.private.runtime.engine import Role
+from deepshare.private.runtime.local import cause
+from deepshare.private.runtime.subprocess_party import Event
 
 ALL: set[Role] = {"server", "client", "dealer"}
 

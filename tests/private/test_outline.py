@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from deepshare import plan, share, zoo
 from deepshare.errors import EngineError
-from deepshare.private import outline
-from deepshare.private.program import Program
-from deepshare.private.translate import translate
+from deepshare.private.ir import outline
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
 
 
 @pytest.fixture(scope="module")

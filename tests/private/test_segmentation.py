@@ -13,11 +13,11 @@ import deepshare
 from deepshare import private, zoo
 from deepshare.data.pictures import decode_rgb
 from deepshare.data.segmentation import MEAN, STD
-from deepshare.private import plain
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import Program, SharedActivation
+from deepshare.private.ir.trace import translate
 from deepshare.private.labels import save_labels, shares
-from deepshare.private.program import Program, SharedActivation
 from deepshare.private.result import Result
-from deepshare.private.translate import translate
 from tests.data.conftest import Unpack, real_data  # noqa: F401
 
 SIZE = (3, 32, 32)
@@ -47,7 +47,7 @@ def deeplab(crops: Tensor, *, shared: bool) -> nn.Module:
 def margin(program: Program, crop: Tensor) -> float:
     """How far the number nearest to zero that decides a gate is from it: a flipped gate flips all that share it."""
     values: dict[int, Tensor] = {}
-    plain.evaluate(program, crop, see=values.__setitem__)
+    reference.evaluate(program, crop, see=values.__setitem__)
     leaders = [op for op in program.operations if isinstance(op, SharedActivation) and op.leads]
     return min(float(values[op.inputs[0]][:, : op.prototypes].abs().min()) for op in leaders)
 

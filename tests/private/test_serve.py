@@ -18,15 +18,15 @@ from websockets.sync.client import connect
 from deepshare import plan, share, zoo
 from deepshare.data.about import About
 from deepshare.errors import EngineError, PlanMismatchError
-from deepshare.private import plain
-from deepshare.private.ask import connected
-from deepshare.private.control import PING_SECONDS, PONG_SECONDS
-from deepshare.private.deployed import check_plan
-from deepshare.private.engine import find_engine
-from deepshare.private.keys import make_keys, tls_of
-from deepshare.private.program import Program
-from deepshare.private.serve import LARGEST_BATCH, Service
-from deepshare.private.translate import translate
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
+from deepshare.private.remote.client import connected
+from deepshare.private.remote.handshake import PING_SECONDS, PONG_SECONDS
+from deepshare.private.remote.server import LARGEST_BATCH, Service
+from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.run_folder import check_plan
+from deepshare.private.runtime.engine import find_engine
 
 pytestmark = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 
@@ -71,7 +71,8 @@ def running(program: Program) -> Iterator[Running]:
 
 def workers() -> list[int]:
     """Children of this process that are parties."""
-    listed = subprocess.run(["pgrep", "-f", "-P", str(os.getpid()), "deepshare.private.worker"], capture_output=True)
+    command = ["pgrep", "-f", "-P", str(os.getpid()), "deepshare.private.runtime.worker"]
+    listed = subprocess.run(command, capture_output=True)
     return [int(line) for line in listed.stdout.split()]
 
 
@@ -92,7 +93,7 @@ def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Pa
         assert client.offer.about == ABOUT
         assert all(getattr(op, name).is_meta for op in client.offer.program.operations for name in op.hidden)
         result = client.ask(images)
-    torch.testing.assert_close(result.logits.double(), plain.evaluate(program, images), rtol=0, atol=1e-2)
+    torch.testing.assert_close(result.logits.double(), reference.evaluate(program, images), rtol=0, atol=1e-2)
     assert result.cost.online.comparisons == 2 * program.comparisons
     assert result.cost.online.server_bytes > 0 and result.cost.online.client_bytes > 0
     running.wait_for("2 images in")
@@ -110,8 +111,8 @@ def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Pa
 
 ASK = """
 import sys, torch
-from deepshare.private.ask import connected
-from deepshare.private.control import PING_SECONDS, PONG_SECONDS
+from deepshare.private.remote.client import connected
+from deepshare.private.remote.handshake import PING_SECONDS, PONG_SECONDS
 with connected(sys.argv[1]) as client:
     client.ask(torch.randn(64, 3, 16, 16))
 """

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import deepshare
-from deepshare.private import plain
-from deepshare.private.deployed import from_run, sample_images
-from deepshare.private.gateshare import fixed
-from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.ring import decode
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.infer import run
+from deepshare.private.api import run
+from deepshare.private.engines.gateshare import reference as fixed
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.crypto.ring import decode
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.ir import reference
+from deepshare.private.run_folder import from_run, sample_images
 from tests.data.conftest import Unpack
 from tests.data.conftest import real_data as real_data
 
@@ -35,7 +35,7 @@ def test_fixed_point_keeps_its_logits_and_classes(images: torch.Tensor) -> None:
     """Without the server's noise, on 200 real images."""
     program, _ = from_run(RUN)
     steps = schedule(program, calibrate(program))
-    expected = plain.evaluate(program, images)
+    expected = reference.evaluate(program, images)
     logits = decode(fixed.evaluate(steps, images), steps.steps[steps.output].scale)
     assert steps.numbers.finer == 2
     assert float((logits - expected).abs().median()) < 2.0**-11
@@ -45,6 +45,6 @@ def test_fixed_point_keeps_its_logits_and_classes(images: torch.Tensor) -> None:
 def test_privately_between_three_processes(images: torch.Tensor) -> None:
     program, _ = from_run(RUN)
     result = run(program, images[:8], "gateshare")
-    difference = (result.logits - plain.evaluate(program, images[:8])).abs()
+    difference = (result.logits - reference.evaluate(program, images[:8])).abs()
     assert float(difference.median()) <= 2.0**-8
     assert result.cost.online.comparisons == 8 * 1_536

@@ -13,7 +13,7 @@ from deepshare import Plan, count_gates, share, zoo
 from deepshare.errors import BudgetError, PlanError
 from deepshare.sharing.gates import SharedReLU, set_progress, shared_relus
 from deepshare.sharing.onnx import count_comparisons, export_onnx
-from deepshare.training.given import plan_of
+from deepshare.training.shared_models import plan_of
 
 SIZE = (3, 32, 32)
 

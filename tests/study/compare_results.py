@@ -3,8 +3,8 @@
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.outcome import Outcome, Private
 from deepshare.study.compare.recipes import checksum, recipe_of
-from deepshare.training.listing import Finished
-from deepshare.training.recipe import differences, load_recipe
+from deepshare.training.recipe.catalog import Finished
+from deepshare.training.recipe.files import differences, load_recipe
 
 
 def finished(study: Study, job: Job, test: float, **changes: object) -> Outcome:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepshare.training.fit import fit
-from deepshare.training.recipe import load_recipe
+from deepshare.training.api import fit
+from deepshare.training.recipe.files import load_recipe
 from tests.data.conftest import Unpack
 
 SMALL: dict[str, object] = {

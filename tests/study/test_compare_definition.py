@@ -13,9 +13,9 @@ from deepshare.study.compare.jobs import choose, jobs, kinds, undecided
 from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.page import as_markdown
 from deepshare.study.compare.recipes import checksum, load_study, names, recipe_of, taught
-from deepshare.training.comparators import make_method
-from deepshare.training.networks import plain_network
-from deepshare.training.recipe import differences, load_recipe
+from deepshare.training.build import plain_network
+from deepshare.training.method_factory import make_method
+from deepshare.training.recipe.files import differences, load_recipe
 from tests.study.compare_results import finished, refused
 
 DIGITS = Path(str(__import__("deepshare").__path__[0])) / "study" / "compare" / "studies" / "digits.toml"

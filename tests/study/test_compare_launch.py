@@ -18,9 +18,9 @@ from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.queue import Limits, Queue
 from deepshare.study.compare.recipes import load_study
 from deepshare.study.compare.run import Place
-from deepshare.training.fit import fit
-from deepshare.training.progress import Reporter
-from deepshare.training.recipe import load_recipe
+from deepshare.training.api import fit
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.reporter import Reporter
 from tests.study.compare_launches import FIRST, SECOND, TEACHER, FakeSlurm, queue_of, results, three_runs
 from tests.study.test_compare_queue import TEACHER_KEYS
 

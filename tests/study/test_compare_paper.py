@@ -11,9 +11,9 @@ from deepshare.study import paper
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.jobs import kinds
 from deepshare.study.compare.recipes import load_study, recipe_of
-from deepshare.training.comparators import make_method
-from deepshare.training.networks import plain_network
-from deepshare.training.recipe import load_recipe
+from deepshare.training.build import plain_network
+from deepshare.training.method_factory import make_method
+from deepshare.training.recipe.files import load_recipe
 from tests.cli.conftest import Cli, cli  # noqa: F401
 from tests.data.conftest import Unpack, real_data  # noqa: F401
 from tests.study.test_compare_definition import DIGITS

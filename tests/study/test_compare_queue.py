@@ -19,9 +19,9 @@ from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.queue import Limits, Queue
 from deepshare.study.compare.recipes import load_study
 from deepshare.study.compare.run import Place, dry_run
-from deepshare.training.fit import fit
-from deepshare.training.progress import Reporter
-from deepshare.training.recipe import load_recipe
+from deepshare.training.api import fit
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.reporter import Reporter
 
 TEACHER_KEYS = {"model.arguments.width": 8, "data.validation": 64, "plain.epochs": 1, "teacher.epochs": 0}
 

@@ -12,17 +12,17 @@ from deepshare import zoo
 from deepshare.data import load as load_data
 from deepshare.errors import CheckpointError, DataError
 from deepshare.private.cost import predict
-from deepshare.private.engine import engine_names
 from deepshare.private.result import Cost, Layer, Part
+from deepshare.private.runtime.engine import engine_names
 from deepshare.study import report
 from deepshare.study.report import Run
 from deepshare.study.report.budget import spending
 from deepshare.study.report.cost import ENGINE, Predicted, keep_measured, sent
 from deepshare.study.report.run import OWN_DATA, OWN_MODEL
 from deepshare.study.report.samples import Samples
+from deepshare.training.api import fit
+from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate
-from deepshare.training.fit import fit
-from deepshare.training.networks import load
 from tests.training.conftest import small_recipe
 
 

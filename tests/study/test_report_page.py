@@ -11,14 +11,14 @@ from torch import nn
 
 from deepshare.data import ImageSet
 from deepshare.private.result import Cost, Layer, Part
-from deepshare.private.show import size
 from deepshare.sharing.gates import prototype_of
 from deepshare.study import paper, report
 from deepshare.study.report import Run
 from deepshare.study.report.cost import ENGINE, Predicted, sent
 from deepshare.study.report.frontier import colour
 from deepshare.study.report.samples import Examples, look
-from deepshare.training.recipe import load_recipe
+from deepshare.text import byte_size
+from deepshare.training.recipe.files import load_recipe
 from tests.study.report_pages import Element, parse
 
 
@@ -172,7 +172,7 @@ def test_costs_are_in_the_tables(page: Element, shared: Run) -> None:
     ):
         cost = costs[ENGINE]
         assert isinstance(cost, Cost)
-        online, offline = size(sent(cost.online)), size(sent(cost.offline))
+        online, offline = byte_size(sent(cost.online)), byte_size(sent(cost.offline))
         expected = [network, online, offline, f"{cost.online.rounds:,}", f"{cost.online.comparisons:,}"]
         assert row[1:6] == expected
     layers = part.find("details")[0].rows()
@@ -181,7 +181,7 @@ def test_costs_are_in_the_tables(page: Element, shared: Run) -> None:
     shown = {row[0]: (int(row[2]), row[4], row[6]) for row in layers}
     for layer, before in zip(cost.layers, shared.predicted.offline, strict=True):
         if sent(layer.part) or before:
-            assert shown.pop(layer.name) == (layer.part.rounds, size(sent(layer.part)), size(before))
+            assert shown.pop(layer.name) == (layer.part.rounds, byte_size(sent(layer.part)), byte_size(before))
     assert shown == {}
 
 

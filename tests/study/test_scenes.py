@@ -14,7 +14,7 @@ from deepshare.data import Fit, batches
 from deepshare.data.palette import coloured
 from deepshare.study.scenes import Comparison, compare
 from deepshare.study.scenes_figure import draw
-from deepshare.training.recipe import load_recipe, to_toml
+from deepshare.training.recipe.files import load_recipe, to_toml
 from tests.cli.conftest import Cli, cli  # noqa: F401
 from tests.data.conftest import Unpack, real_data  # noqa: F401
 from tests.study.scene_runs import train_scenes

@@ -11,7 +11,7 @@ from deepshare.errors import UnsupportedModelError
 from deepshare.sharing.gates import set_progress
 from deepshare.sharing.sites import Site
 from deepshare.study.watching import watch
-from deepshare.training.networks import gelu_network
+from deepshare.training.build import gelu_network
 
 SIZE = (3, 16, 16)
 

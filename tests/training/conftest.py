@@ -8,9 +8,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from deepshare.training.fit import fit
-from deepshare.training.progress import EpochLine, Reporter
-from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.api import fit
+from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.reporter import EpochLine, Reporter
 
 SMALL = {
     "model.arguments.width": 8,

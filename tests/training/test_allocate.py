@@ -13,8 +13,8 @@ from deepshare.data.pictures import height_and_width
 from deepshare.errors import BudgetError
 from deepshare.sharing.plan import plan
 from deepshare.sharing.sites import Sites, find_sites
-from deepshare.training.allocate import of_first_sites, read_counts, senet_weights, weights
-from deepshare.training.recipe import Recipe, load_recipe, names
+from deepshare.training.allocation.published import of_first_sites, read_counts, senet_weights, weights
+from deepshare.training.recipe.files import Recipe, load_recipe, names
 
 
 def build(name: str, **arguments: Any) -> nn.Module:

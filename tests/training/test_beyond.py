@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from deepshare.errors import BudgetError, RecipeError
-from deepshare.private.deployed import check_plan
-from deepshare.private.translate import translate
+from deepshare.private.ir.trace import translate
+from deepshare.private.run_folder import check_plan
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.gates import hard_share, shared_relus
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import Plan
 from deepshare.study.report.network import picture
 from deepshare.study.report.run import read
-from deepshare.training.fit import fit
-from deepshare.training.listing import record
-from deepshare.training.networks import load
-from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.api import fit
+from deepshare.training.build import load
+from deepshare.training.recipe.catalog import record
+from deepshare.training.recipe.files import Recipe, load_recipe
 from tests.training.conftest import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from deepshare.errors import BudgetError, RecipeError, UnsupportedModelError
-from deepshare.private.infer import infer
+from deepshare.private.api import infer
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.onnx import export_onnx
-from deepshare.training.comparators import check_method
-from deepshare.training.fit import fit
-from deepshare.training.networks import load, plain_network
-from deepshare.training.recipe import Recipe, load_recipe
-from deepshare.training.schema import SEARCHING
+from deepshare.training.api import fit
+from deepshare.training.build import load, plain_network
+from deepshare.training.method_factory import check_method
+from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.recipe.schema import SEARCHING
 from tests.training.conftest import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deepshare.training.fit import fit
-from deepshare.training.progress import Reporter
-from deepshare.training.recipe import Recipe, load_recipe, names
+from deepshare.training.api import fit
+from deepshare.training.recipe.files import Recipe, load_recipe, names
+from deepshare.training.reporter import Reporter
 from tests.data.conftest import Unpack, real_data  # noqa: F401
 
 ARCHIVES = {

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from deepshare import zoo
-from deepshare.training.networks import layout_of
+from deepshare.training.build import layout_of
 
 
 def test_channels_last_unless_a_strided_pointwise_convolution_is_narrow() -> None:

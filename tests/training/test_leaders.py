@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.sharing.plan import plan
-from deepshare.training.leaders import explained, preferred, squared_correlations
+from deepshare.training.allocation.leaders import explained, preferred, squared_correlations
 
 
 class ThreeSites(nn.Module):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import CheckpointError, RecipeError
-from deepshare.training.listing import NOT_RUN, Finished, as_table, list_recipes, record
-from deepshare.training.recipe import differences, load_recipe, names, to_toml
+from deepshare.training.recipe.catalog import NOT_RUN, Finished, as_table, list_recipes, record
+from deepshare.training.recipe.files import differences, load_recipe, names, to_toml
 
 
 def run_folder(path: Path) -> Path:

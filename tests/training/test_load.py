@@ -11,11 +11,11 @@ from torch import nn
 from deepshare.errors import CheckpointError, PlanError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
+from deepshare.training.api import fit
+from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate
-from deepshare.training.fit import fit
-from deepshare.training.folder import RunFolder
-from deepshare.training.networks import load
-from deepshare.training.recipe import load_recipe
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.run.folder import RunFolder
 
 Finished = tuple[Path, nn.Module]
 

@@ -16,16 +16,16 @@ from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.gates import SharedReLU, set_progress
 from deepshare.sharing.plan import Plan, plan
-from deepshare.training.feed import make_feed
-from deepshare.training.fit import fit
-from deepshare.training.folder import RunFolder
+from deepshare.training.api import fit
+from deepshare.training.build import load, plain_network
+from deepshare.training.data_source import make_feed
 from deepshare.training.loop import Setting
-from deepshare.training.networks import load, plain_network
-from deepshare.training.phases import Training
-from deepshare.training.progress import EpochLine, Reporter
-from deepshare.training.recipe import Phase, Recipe
-from deepshare.training.schedules import rate
-from deepshare.training.weights import Label
+from deepshare.training.lr_schedules import rate
+from deepshare.training.recipe.files import Phase, Recipe
+from deepshare.training.reporter import EpochLine, Reporter
+from deepshare.training.run.folder import RunFolder
+from deepshare.training.run.weights import Label
+from deepshare.training.trainer import Training
 from tests.training.conftest import Small
 
 

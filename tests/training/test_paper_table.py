@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deepshare.training.recipe import load_recipe, names
+from deepshare.training.recipe.files import load_recipe, names
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "deepshare.tex"
 

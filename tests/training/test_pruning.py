@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import BudgetError, RecipeError
-from deepshare.methods.sparse import layer_weights
+from deepshare.methods.senet_pruning import layer_weights
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.comparators import check_method, planned
-from deepshare.training.fit import fit
-from deepshare.training.listing import record
-from deepshare.training.networks import load, plain_network
-from deepshare.training.progress import EpochLine, Reporter
-from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.api import fit
+from deepshare.training.build import load, plain_network
+from deepshare.training.method_factory import check_method, planned
+from deepshare.training.recipe.catalog import record
+from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.reporter import EpochLine, Reporter
 from tests.training.conftest import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)

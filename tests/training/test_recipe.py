@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from deepshare.errors import RecipeError
-from deepshare.training.recipe import Recipe, load_recipe, names, to_toml
+from deepshare.training.recipe.files import Recipe, load_recipe, names, to_toml
 
 
 def write(folder: Path, text: str, name: str = "mine.toml") -> Path:

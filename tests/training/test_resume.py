@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from deepshare.errors import CheckpointError
-from deepshare.training.fit import fit
+from deepshare.training.api import fit
 from deepshare.training.loop import Setting, Trained, Work, train_epoch
-from deepshare.training.state import State
+from deepshare.training.run.resume_state import State
 from tests.training.conftest import small_recipe
 
 PHASES = ("teacher", "gelu", "switch", "finetune")
@@ -44,7 +44,7 @@ def assert_same(folder: Path, expected: Path) -> None:
 def processes() -> Any:
     # The imports are paid once; every child is a process of its own.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["deepshare.training.fit"])
+    context.set_forkserver_preload(["deepshare.training.api"])
     return context
 
 
@@ -164,7 +164,7 @@ def test_a_full_disk_stops_the_run_which_can_be_resumed(
 
 def cut_in_switch(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("deepshare.training.phases.train_epoch", stop_in_switch)
+        patch.setattr("deepshare.training.trainer.train_epoch", stop_in_switch)
         with pytest.raises(PowerCut):
             train(out, 1)
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from deepshare.training.recipe import load_recipe
-from deepshare.training.schedules import rate
-from deepshare.training.schema import Phase
+from deepshare.training.lr_schedules import rate
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.recipe.schema import Phase
 
 
 def phase(schedule: str, **settings: object) -> Phase:

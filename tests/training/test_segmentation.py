@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from deepshare.data import load
 from deepshare.errors import RecipeError
+from deepshare.training.data_source import make_feed
 from deepshare.training.evaluate import evaluate
-from deepshare.training.feed import make_feed
-from deepshare.training.recipe import load_recipe, to_toml
+from deepshare.training.recipe.files import load_recipe, to_toml
 from tests.data.conftest import Unpack, camvid_dir, real_data  # noqa: F401
 
 SHARED = ("camvid-small-3", "camvid-small-10")

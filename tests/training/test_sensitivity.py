@@ -10,7 +10,7 @@ from deepshare.sharing.budget import split
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import SharedReLU, set_progress
 from deepshare.sharing.plan import Plan, plan
-from deepshare.training.sensitivity import sensitivities, without, worth
+from deepshare.training.allocation.sensitivity import sensitivities, without, worth
 
 IMAGES = torch.tensor([[1.0, 1.0, 2.0, 3.0], [1.0, -1.0, 2.0, 3.0]])
 

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from deepshare.errors import BudgetError
 from deepshare.sharing.budget import split
 from deepshare.sharing.plan import Plan
-from deepshare.training.fit import allocate, fit
-from deepshare.training.progress import EpochLine, Reporter
-from deepshare.training.recipe import Recipe, load_recipe
+from deepshare.training.api import allocate, fit
+from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.reporter import EpochLine, Reporter
 
 # A lasso so strong that the masks fall below the threshold within a few epochs.
 FAST = {

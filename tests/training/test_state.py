@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deepshare.errors import CheckpointError
-from deepshare.training.state import State
+from deepshare.training.run.resume_state import State
 
 STATE = State(
     phase="switch",

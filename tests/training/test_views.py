@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from deepshare import zoo
 from deepshare.data import FileImages, ImageSet
 from deepshare.errors import DataError
+from deepshare.training.data_source import make_feed
 from deepshare.training.evaluate import evaluate
-from deepshare.training.feed import make_feed
-from deepshare.training.recipe import load_recipe, to_toml
+from deepshare.training.recipe.files import load_recipe, to_toml
 from deepshare.training.views import Evaluation, Sliding, Whole, starts
 from tests.data.conftest import camvid_dir  # noqa: F401
 

@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from deepshare.errors import CheckpointError
-from deepshare.training.networks import lay_out
-from deepshare.training.weights import Label, fill, read_weights, save_weights
+from deepshare.training.build import lay_out
+from deepshare.training.run.weights import Label, fill, read_weights, save_weights
 
 LABEL = Label("shared", (3, 8, 8), plan="abc", own=True)
 

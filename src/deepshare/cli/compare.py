@@ -79,11 +79,11 @@ def compare(
             raise DeepShareError(f"--{flag} {value:g}: give more than 0")
     wishes = {"partition": partition, "hours": hours, "gpus": gpus, "cores": cores}
     check_launch(launch, minutes, at_once, wishes, idle=show or show_list or dry_run)
-    from deepshare.private.engine import find_engine
+    from deepshare.private.runtime.engine import find_engine
     from deepshare.study.compare.queue import Limits, Queue
     from deepshare.study.compare.recipes import load_study
     from deepshare.study.compare.run import Place
-    from deepshare.training.recipe_keys import nearest
+    from deepshare.text import nearest
 
     chosen = load_study(study)
     find_engine(chosen.engine)
@@ -188,8 +188,8 @@ def show_results(queue: "Queue", as_json: bool) -> None:
 
 def list_runs(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
     """Print what has become of every run, or of those of some methods."""
-    from deepshare.sharing.table import table
     from deepshare.study.compare.page import progress
+    from deepshare.text import table
 
     states = [state for state in queue.states() if not only or state[0].method in only]
     if as_json:

@@ -30,10 +30,10 @@ def evaluate(
         batch: Images at a time.
     """
     from deepshare.sharing.convert import count_gates
-    from deepshare.training.feed import make_feed
-    from deepshare.training.folder import RunFolder
-    from deepshare.training.networks import load
-    from deepshare.training.recipe import changed, load_recipe
+    from deepshare.training.build import load
+    from deepshare.training.data_source import make_feed
+    from deepshare.training.recipe.files import changed, load_recipe
+    from deepshare.training.run.folder import RunFolder
 
     network = load(run, best=best)
     recipe = load_recipe(RunFolder(run).recipe)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from deepshare.sharing.plan import Plan
-    from deepshare.training.feed import Feed
-    from deepshare.training.recipe import Recipe
+    from deepshare.training.data_source import Feed
+    from deepshare.training.recipe.files import Recipe
 
 SNL = Group("Allocation by SNL", help="With --allocate snl the network is trained first; see deepshare train.")
 
@@ -75,10 +75,10 @@ def plan(
     chosen = recipe_of(model, recipe, {"gates": budget, **limits}, relu6_to_relu) if recipe else None
     wanted = size_of(model, input_size) if chosen is None else size_in(chosen, input_size)
     if cost is not None:
-        from deepshare.private.engine import find_engine
+        from deepshare.private.runtime.engine import find_engine
 
         find_engine(cost)
-    from deepshare.training.allocate import divide
+    from deepshare.training.allocation.published import divide
 
     options = {**limits, **(options_of(chosen) if chosen else {}), "per_block": per_block}
     network = network_of(chosen) if chosen else build(model, relu6_to_relu=relu6_to_relu)
@@ -89,7 +89,7 @@ def plan(
         shares: Mapping[str, float] | None = counts_by_snl(chosen, run, feed, resume)
     else:
         from deepshare.sharing.sites import find_sites
-        from deepshare.training.allocate import weights
+        from deepshare.training.allocation.published import weights
 
         shares = weights(allocate, find_sites(network, wanted))
     made = divide(network, wanted, budget, shares, **options)
@@ -124,7 +124,7 @@ def given(**values: object) -> dict[str, object]:
 
 def recipe_of(model: str, recipe: str, budget: Mapping[str, object], relu6_to_relu: bool) -> "Recipe":
     """A recipe for this network and budget; its arguments are for its own network."""
-    from deepshare.training.recipe import changed, load_recipe
+    from deepshare.training.recipe.files import changed, load_recipe
 
     changes = {f"budget.{key}": value for key, value in budget.items()}
     chosen = load_recipe(recipe, changes | ({"model.relu6_to_relu": True} if relu6_to_relu else {}))
@@ -134,7 +134,7 @@ def recipe_of(model: str, recipe: str, budget: Mapping[str, object], relu6_to_re
 
 def network_of(recipe: "Recipe") -> "nn.Module":
     """The network of a recipe."""
-    from deepshare.training.networks import build
+    from deepshare.training.build import build
 
     return build(recipe.model)
 
@@ -157,7 +157,7 @@ def size_in(recipe: "Recipe", input_size: str | None) -> tuple[int, ...]:
 
 def feed_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -> "Feed":
     """The data that SNL trains on, once it is known that its images have the size that was given, if one was."""
-    from deepshare.training.feed import make_feed
+    from deepshare.training.data_source import make_feed
 
     feed = make_feed(None, recipe, data_dir)
     if input_size and size_of(recipe.model.name, input_size) != feed.input_size:
@@ -169,7 +169,7 @@ def feed_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -> 
 def counts_by_snl(recipe: "Recipe", run: Path, feed: "Feed", resume: bool) -> Mapping[str, float]:
     """Train the network of a recipe and let SNL find how many gates each site wants."""
     from deepshare.cli.progress import make_reporter
-    from deepshare.training.fit import allocate
+    from deepshare.training.api import allocate
 
     reporter = make_reporter()
     data = [part for part in (feed.train_set, feed.validation_set, feed.test_set) if part is not None]

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deepshare.data.about import About
-    from deepshare.private.engine import Engine
-    from deepshare.private.program import Program
+    from deepshare.private.ir.program import Program
     from deepshare.private.result import Result
+    from deepshare.private.runtime.engine import Engine
 
 private = App(name="private", help="Run a trained network on images without showing either to the other party.")
 
@@ -67,9 +67,9 @@ def run(
         samples: How many test images to take where no pictures are given.
         data_dir: Where data sets are.
     """
-    from deepshare.private.deployed import from_run
-    from deepshare.private.engine import check_installed, find_engine
-    from deepshare.private.infer import run as run_program
+    from deepshare.private.api import run as run_program
+    from deepshare.private.run_folder import from_run
+    from deepshare.private.runtime.engine import check_installed, find_engine
 
     chosen = find_engine(engine)
     check_installed(chosen)
@@ -103,10 +103,10 @@ def serve(
         host: Address to listen on; 0.0.0.0 for all.
         port: Port to listen on; engines open further ports of their own, all but gateshare on both machines.
     """
-    from deepshare.private.deployed import from_run
-    from deepshare.private.engine import check_installed, find_engine
-    from deepshare.private.keys import tls_of
-    from deepshare.private.serve import Service
+    from deepshare.private.remote.server import Service
+    from deepshare.private.remote.tls import tls_of
+    from deepshare.private.run_folder import from_run
+    from deepshare.private.runtime.engine import check_installed, find_engine
 
     chosen = find_engine(engine)
     check_installed(chosen)
@@ -152,10 +152,10 @@ def ask(
         engine: The engine that is trusted; a server with another one is refused. Without it the server's is taken.
         plan: A plan file; a server with another plan is refused.
     """
-    from deepshare.private.ask import connected
-    from deepshare.private.deployed import check_plan
-    from deepshare.private.gateshare.pool import check_party
-    from deepshare.private.keys import tls_of
+    from deepshare.private.engines.gateshare.preprocessing.pool import check_party
+    from deepshare.private.remote.client import connected
+    from deepshare.private.remote.tls import tls_of
+    from deepshare.private.run_folder import check_plan
     from deepshare.sharing.plan import Plan
 
     expected = None if plan is None else Plan.load(plan)
@@ -184,8 +184,8 @@ def outline(run: Path, out: Path, /, *, samples: int = 0, data_dir: Path | None 
             far as normalised images do.
         data_dir: Where data sets are.
     """
-    from deepshare.private.deployed import from_run, training_images
-    from deepshare.private.gateshare.public import write
+    from deepshare.private.engines.gateshare.preprocessing.network_file import write
+    from deepshare.private.run_folder import from_run, training_images
 
     if samples < 0:
         raise EngineError(f"{samples} samples: give how many training images to measure on, or 0 for synthetic ones")
@@ -206,12 +206,12 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
         images: How many images can be asked with it, by each client.
         clients: For how many clients of the same server; the folders of several are OUT/client-1, OUT/client-2 ...
     """
-    from deepshare.private.gateshare import public
-    from deepshare.private.gateshare.pool import write_pools
+    from deepshare.private.engines.gateshare.preprocessing import network_file
+    from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 
     if images < 1 or clients < 1:
         raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
-    program, numbers = public.read(outline)
+    program, numbers = network_file.read(outline)
     spare = write_pools(
         out, program, numbers, images, lambda n, total: note(f"{n} of {total}") if n % 100 == 0 else None, clients
     )
@@ -228,7 +228,7 @@ def keys(folder: Path, /, *, host: Annotated[list[str] | None, Parameter(consume
         folder: Where to write them.
         host: Names and addresses that clients will reach the server by; localhost and 127.0.0.1 by default.
     """
-    from deepshare.private.keys import make_keys
+    from deepshare.private.remote.tls import make_keys
 
     make_keys(folder, host or ["localhost", "127.0.0.1"])
     print(f"{folder}/server goes to the server and {folder}/client to the client; give each its folder with --tls")
@@ -253,7 +253,7 @@ def _images(
 ) -> tuple[list[str], "Tensor"]:
     if paths:
         return [str(path) for path in paths], about.read(paths, fit=fit)
-    from deepshare.private.deployed import sample_images
+    from deepshare.private.run_folder import sample_images
 
     return sample_images(run, samples, data_dir)
 

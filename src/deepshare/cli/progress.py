@@ -6,7 +6,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from deepshare.training.progress import EpochLine, Reporter
+from deepshare.training.reporter import EpochLine, Reporter
 
 
 def make_reporter(stream: TextIO | None = None) -> Reporter:

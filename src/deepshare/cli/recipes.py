@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from deepshare.cli.options import Json
 
 if TYPE_CHECKING:
-    from deepshare.training.listing import Finished
+    from deepshare.training.recipe.catalog import Finished
 
 
 def recipes(
@@ -20,12 +20,12 @@ def recipes(
 ) -> None:
     """List the recipes, and say which were run to the end: where, and with what result."""
     if name is not None:
-        from deepshare.training.recipe import load_recipe, to_toml
+        from deepshare.training.recipe.files import load_recipe, to_toml
 
         recipe = load_recipe(name)
         print(json.dumps(recipe.model_dump(mode="json"), indent=1) if as_json else to_toml(recipe), end="")
         return
-    from deepshare.training.listing import as_table, list_recipes
+    from deepshare.training.recipe.catalog import as_table, list_recipes
 
     rows = list_recipes()
     if not as_json:

@@ -80,10 +80,10 @@ def train(
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
     from deepshare.cli.progress import make_reporter
-    from deepshare.training.fit import fit
-    from deepshare.training.folder import RunFolder
+    from deepshare.training.api import fit
     from deepshare.training.hardware import Hardware
-    from deepshare.training.recipe import load_recipe
+    from deepshare.training.recipe.files import load_recipe
+    from deepshare.training.run.folder import RunFolder
 
     chosen = load_recipe(recipe, changes)
     hardware = Hardware(accelerator, devices, num_nodes, precision, compile, deterministic)
@@ -150,7 +150,7 @@ def with_data(
 ) -> dict[str, object]:
     """Put another data set into a recipe, and its number of classes unless that is given."""
     from deepshare.data import load
-    from deepshare.training.recipe import load_recipe
+    from deepshare.training.recipe.files import load_recipe
 
     if os.sep in data and not data.startswith("folder:") and not Path(data).is_dir():
         raise DataError(f"there is no folder {data}: give one with a folder of pictures for each class, or a data set")

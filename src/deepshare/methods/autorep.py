@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from deepshare.methods.base import Images, Method, over_processes, swap
-from deepshare.methods.masked import GatedPolynomial, gated, keep_largest
+from deepshare.methods.gated_polynomial import GatedPolynomial, gated, keep_largest
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import nn
 
+from deepshare.methods.affine_fit import SAMPLES, fit, is_untrained
 from deepshare.methods.base import Images, Method
-from deepshare.methods.curved import curve, curved_relus, own_share
-from deepshare.methods.fitted import SAMPLES, fit, is_untrained
+from deepshare.methods.square import curve, curved_relus, own_share
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import (
     freeze_pi,

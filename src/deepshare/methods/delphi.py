@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from deepshare.errors import BudgetError
 from deepshare.methods.base import Images, Method, swap
-from deepshare.methods.masked import GatedPolynomial
+from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.methods.base import Method, over_processes
-from deepshare.methods.masked import GatedPolynomial
+from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.sharing import budget
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.plan import check_weights, group_sites

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.methods.base import Images, Method, swap
-from deepshare.methods.masked import GatedPolynomial, gated, keep_largest
+from deepshare.methods.gated_polynomial import GatedPolynomial, gated, keep_largest
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from deepshare.private.engine import find_engine
-from deepshare.private.program import Program
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Cost, Layer, Part
-from deepshare.private.show import size
-from deepshare.private.translate import translate
-from deepshare.sharing.table import table
+from deepshare.private.runtime.engine import find_engine
+from deepshare.text import byte_size, table
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ def comparison(costs: Mapping[str, Cost]) -> str:
         for what, part in (("activations", cost.activations), ("in all", cost.online)):
             sent = max(part.server_bytes, part.client_bytes)
             times = (f"{seconds_on(link, part, delays):.2f} s" for link in (LAN, WAN))
-            dealt = size(cost.offline.dealer_bytes) if what == "in all" else ""
-            rows.append((name, what, f"{part.comparisons:,}", size(sent), f"{part.rounds:,}", *times, dealt))
+            dealt = byte_size(cost.offline.dealer_bytes) if what == "in all" else ""
+            rows.append((name, what, f"{part.comparisons:,}", byte_size(sent), f"{part.rounds:,}", *times, dealt))
     header = (
         "network",
         "",

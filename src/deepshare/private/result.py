@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from deepshare.private.program import ACTIVATIONS
+from deepshare.private.ir.program import ACTIVATIONS
 
 
 @dataclass(frozen=True)

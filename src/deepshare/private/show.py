@@ -3,9 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
-from deepshare.private.program import ACTIVATIONS
+from deepshare.private.ir.program import ACTIVATIONS
 from deepshare.private.result import Cost, Part
-from deepshare.sharing.table import table
+from deepshare.text import byte_size, table
 
 _HEADER = ("", "seconds", "server sent", "client sent", "dealer sent", "rounds", "comparisons", "products")
 
@@ -37,11 +37,4 @@ def cost_dict(cost: Cost) -> dict[str, Any]:
 def _row(name: str, part: Part) -> tuple[str, ...]:
     sizes = (part.server_bytes, part.client_bytes, part.dealer_bytes)
     counts = (part.rounds, part.comparisons, part.products)
-    return (name, f"{part.seconds:.3f}", *map(size, sizes), *(f"{count:,}" for count in counts))
-
-
-def size(count: int) -> str:
-    """Bytes as people read them: 1,234 B or 12.3 MB."""
-    if count < 10_000:
-        return f"{count:,} B"
-    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+    return (name, f"{part.seconds:.3f}", *map(byte_size, sizes), *(f"{count:,}" for count in counts))

@@ -13,7 +13,7 @@ from deepshare.errors import BudgetError, PlanError, PlanMismatchError, Unsuppor
 from deepshare.sharing import budget as budgets
 from deepshare.sharing import plan_file
 from deepshare.sharing.sites import Site, Sites, find_sites
-from deepshare.sharing.table import table
+from deepshare.text import table
 
 Pi = Literal["round-robin", "contiguous", "learned"]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from deepshare.errors import UnsupportedModelError
 from deepshare.sharing.observe import Call, Comparison, Inputs, Observation, check_input_size, observe
-from deepshare.sharing.table import table
+from deepshare.text import table
 
 Kind = Literal["module", "reused", "function"]
 

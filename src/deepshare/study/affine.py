@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from deepshare.errors import CheckpointError, UnsupportedModelError
 from deepshare.sharing.gates import SharedReLU
 from deepshare.sharing.plan import Plan
-from deepshare.sharing.table import table
 from deepshare.study.watching import activations
-from deepshare.training.folder import RunFolder
-from deepshare.training.networks import load
+from deepshare.text import table
+from deepshare.training.build import load
+from deepshare.training.run.folder import RunFolder
 
 LINEAR = 0.1
 

@@ -13,11 +13,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from deepshare.sharing.table import table
 from deepshare.study import drawing
 from deepshare.study.boundary import Form, Kind, OneRelu, Piece, Point, classify, misses
 from deepshare.study.drawing import DARK, FAINT, FRAME, PALE_BLUE, PALE_ORANGE, TICKS
 from deepshare.study.xor import grid, label
+from deepshare.text import table
 
 SIDE = 240
 ZERO = "#8a8a8a"

@@ -25,10 +25,10 @@ from deepshare.sharing.sites import Site
 from deepshare.study.site_gates import Dimension, summarise
 from deepshare.study.tally import Tally
 from deepshare.study.watching import Groups, See, watch
-from deepshare.training.feed import make_feed
-from deepshare.training.folder import RunFolder
-from deepshare.training.networks import load
-from deepshare.training.recipe import load_recipe
+from deepshare.training.build import load
+from deepshare.training.data_source import make_feed
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.run.folder import RunFolder
 
 MEMORY = 2**30
 PIXELS = 2**17  # of one batch

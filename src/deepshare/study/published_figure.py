@@ -8,11 +8,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from deepshare.sharing.table import table
 from deepshare.study import drawing, paper
 from deepshare.study.drawing import DARK
 from deepshare.study.pareto import Styles, draw_methods, dress, round_ticks, styles
-from deepshare.training.listing import Finished, Listed, list_recipes
+from deepshare.text import table
+from deepshare.training.recipe.catalog import Finished, Listed, list_recipes
 
 RUN_HERE = "run with this code"
 SAME_SIZE = 0.01  # networks are the same if their counts of ReLUs differ by less, as the paper's are rounded

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from deepshare.errors import DataError, DeepShareError
-from deepshare.sharing.table import table
 from deepshare.study.report.run import check
 from deepshare.study.report.samples import Examples, Scene, look_at, open_images, spaced
-from deepshare.training.folder import RunFolder
-from deepshare.training.networks import load
-from deepshare.training.recipe import load_recipe
+from deepshare.text import table
+from deepshare.training.build import load
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.run.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from deepshare.sharing.sites import Site
-from deepshare.sharing.table import table
 from deepshare.study.tally import Tally, covariances, effective_dimension, strongest
 from deepshare.study.watching import Groups
+from deepshare.text import table
 
 ENOUGH = 10  # images for each channel, below which a dimension is visibly too low
 MEASURES = ("dimension", "shuffled", "channel", "leader", "neighbour", "constant")

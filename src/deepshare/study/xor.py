@@ -19,8 +19,8 @@ from torch import Tensor
 
 from deepshare.errors import DeepShareError
 from deepshare.sharing.gates import hard_channels
-from deepshare.sharing.table import table
 from deepshare.study.xor_networks import ALPHA, BETA, BIAS, OUT, WEIGHT, Networks
+from deepshare.text import table
 
 SOLVED = 0.98
 GRID = 100

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from deepshare.data.seeds import seed_of
 from deepshare.errors import RecipeError
 from deepshare.methods.base import Method
-from deepshare.training.feed import Feed
+from deepshare.training.data_source import Feed
 from deepshare.training.losses import cross_entropy, distillation
-from deepshare.training.progress import Reporter
-from deepshare.training.recipe import Phase, Recipe
-from deepshare.training.schedules import rate
-from deepshare.training.schema import RESULT_PHASES
+from deepshare.training.lr_schedules import rate
+from deepshare.training.recipe.files import Phase, Recipe
+from deepshare.training.recipe.schema import RESULT_PHASES
+from deepshare.training.reporter import Reporter
 
 LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
 

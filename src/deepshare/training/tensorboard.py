@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from deepshare.errors import DeepShareError
-from deepshare.training.progress import EpochLine, Reporter
+from deepshare.training.reporter import EpochLine, Reporter
 
 
 def with_tensorboard(reporter: Reporter, folder: Path) -> Reporter:

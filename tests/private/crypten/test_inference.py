@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from deepshare import plan, share, zoo
 from deepshare.errors import EngineError
-from deepshare.methods.masked import GatedPolynomial
-from deepshare.private import plain
-from deepshare.private.engine import find_engine
-from deepshare.private.infer import run
-from deepshare.private.local import run_here
-from deepshare.private.program import Program, SharedActivation
+from deepshare.methods.gated_polynomial import GatedPolynomial
+from deepshare.private.api import run
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import Program, SharedActivation
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Layer, Part, Result
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.local import run_here
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 
@@ -97,7 +97,7 @@ def compare(result: Result, program: Program, images: Tensor, provider: str) -> 
         readers = (op for op in program.operations if isinstance(op, SharedActivation) and op.inputs[0] == number)
         margins.extend(float(value[:, : op.prototypes].abs().min()) for op in readers if op.leads)
 
-    expected = plain.evaluate(program, images, see)
+    expected = reference.evaluate(program, images, see)
     assert min(margins) > 1e-4, "a prototype so near zero that its sign is a matter of rounding: take another seed"
     torch.testing.assert_close(result.logits, expected, rtol=1e-3, atol=1e-2)
     online, offline = find_engine("crypten").predict(program.outline(), IMAGES, {"provider": provider})

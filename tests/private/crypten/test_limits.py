@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.crypten.fixed import LIMIT
-from deepshare.private.engine import find_engine
-from deepshare.private.limits import check_images_below
-from deepshare.private.program import Program
-from deepshare.private.translate import translate
+from deepshare.private.engines.crypten.fixed import LIMIT
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.range_checks import check_images_below
+from deepshare.private.ir.trace import translate
+from deepshare.private.runtime.engine import find_engine
 
 ENGINE = find_engine("crypten")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from deepshare.errors import EngineError
-from deepshare.private.crypten.link import RANKS, Link
-from deepshare.private.crypten.source import Dealer, FirstParty, Mask, Seeded, Served, Source
-from deepshare.private.engine import Role
-from deepshare.private.local import free_ports
+from deepshare.private.engines.crypten.link import RANKS, Link
+from deepshare.private.engines.crypten.triples import Dealer, FirstParty, Mask, Seeded, Served, Source
+from deepshare.private.runtime.engine import Role
+from deepshare.private.runtime.local import free_ports
 
 T = TypeVar("T")
 

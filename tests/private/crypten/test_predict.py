@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from deepshare import plan, share, zoo
-from deepshare.private.engine import find_engine
-from deepshare.private.program import GatedActivation, Program, SharedActivation
+from deepshare.private.ir.program import GatedActivation, Program, SharedActivation
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Part
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import find_engine
 
 SIZE, BUDGET, NEURONS = (3, 32, 32), 6_000, 491_520
 

@@ -10,14 +10,14 @@ from typing import get_args
 import pytest
 from torch import Tensor
 
-from deepshare.private.engine import Role, Task
-from deepshare.private.gateshare import party, predict
-from deepshare.private.gateshare.channel import MESSAGE, Channel
-from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.server import Server, Settled
-from deepshare.private.local import free_ports
-from deepshare.private.program import Program
+from deepshare.private.engines.gateshare import cost_model, main
+from deepshare.private.engines.gateshare.metering import Layers
+from deepshare.private.engines.gateshare.server import Server, Settled
+from deepshare.private.engines.gateshare.transport.channel import MESSAGE, Channel
+from deepshare.private.ir.program import Program
 from deepshare.private.result import Outcome
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.local import free_ports
 
 Frame = tuple[int, bytes]
 
@@ -79,12 +79,12 @@ def session(monkeypatch: pytest.MonkeyPatch, program: Program, images: Tensor) -
     def run(role: Role) -> None:
         whole, mine = (program, None) if role == "server" else (program.outline(), images)
         task = Task(role, whole, addresses, mine if role == "client" else None, len(images))
-        outcomes[role] = party.run(task, lambda: None)
+        outcomes[role] = main.run(task, lambda: None)
 
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "_send", kept_frame)
         patch.setattr(Server, "answer", kept_noise)
-        patch.setattr(predict, "_MOST_BYTES", 1)  # one image at a time
+        patch.setattr(cost_model, "_MOST_BYTES", 1)  # one image at a time
         threads = [threading.Thread(target=run, args=(role,), name=role) for role in roles]
         for thread in threads:
             thread.start()

@@ -15,18 +15,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deepshare.private.gateshare import client as clients
-from deepshare.private.gateshare import fixed, weights
-from deepshare.private.gateshare.correlations import Lot, Piece, unpack
-from deepshare.private.gateshare.dcf import Bits
-from deepshare.private.gateshare.gating import bits_of_gates, gated
-from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.ring import encode, truncate_client, truncate_server
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.server import Server
-from deepshare.private.gateshare.steps import Gate, Opening, Product, Schedule, Shift, Square, Step, Take, alone
-from deepshare.private.program import Program, hidden_tensors
-from deepshare.private.translate import translate
+from deepshare.private.engines.gateshare import client as clients
+from deepshare.private.engines.gateshare import reference, weights
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.crypto.dcf import Bits
+from deepshare.private.engines.gateshare.crypto.ring import encode, truncate_client, truncate_server
+from deepshare.private.engines.gateshare.gating import bits_of_gates, gated
+from deepshare.private.engines.gateshare.metering import Layers
+from deepshare.private.engines.gateshare.preprocessing.lot import Lot, Piece, unpack
+from deepshare.private.engines.gateshare.schedule import (
+    Gate,
+    Opening,
+    Product,
+    Schedule,
+    Shift,
+    Square,
+    Step,
+    Take,
+    alone,
+)
+from deepshare.private.engines.gateshare.server import Server
+from deepshare.private.ir.program import Program, hidden_tensors
+from deepshare.private.ir.trace import translate
 from tests.private.gateshare.trial import SIZE, Run, Tapped, Trial, Watched, curved_resnet, shared_resnet
 
 IMAGES = 2
@@ -224,7 +234,7 @@ def test_what_the_server_sees_fits_another_image(world: World, monkeypatch: pyte
     client = Replay(world.run.from_server)
     logits = world.trial.client.ask(images, prepared, client, Layers([client], "client_bytes", 99))
     assert client.messages == world.run.from_client
-    assert torch.equal(logits - world.run.noise, fixed.evaluate(world.trial.schedule, images, shares))
+    assert torch.equal(logits - world.run.noise, reference.evaluate(world.trial.schedule, images, shares))
     assert not torch.equal(logits, world.run.logits)
 
 
@@ -341,5 +351,5 @@ def test_what_the_client_sees_but_the_logits_fits_another_model(world: World, mo
     }
     output = finder.steps.output
     logits = finder.steps.seen[output] + world.client_shares[output]
-    assert torch.equal(logits, fixed.evaluate(finder.steps, world.images, shares))
+    assert torch.equal(logits, reference.evaluate(finder.steps, world.images, shares))
     assert not torch.equal(logits + noise, world.run.logits)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
-from deepshare.private.gateshare import dcf
-from deepshare.private.gateshare.dcf import Bits, Keys, Words, deal, evaluate, key_bytes
-from deepshare.private.gateshare.randomness import expand
+from deepshare.private.engines.gateshare.crypto import dcf
+from deepshare.private.engines.gateshare.crypto.dcf import Bits, Keys, Words, deal, evaluate, key_bytes
+from deepshare.private.engines.gateshare.crypto.prg import expand
 
 SEED = bytes(range(32))
 AES_KEY = bytes(range(16))

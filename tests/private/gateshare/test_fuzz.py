@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from deepshare.errors import EngineError
-from deepshare.private.gateshare.asking import Asking
-from deepshare.private.gateshare.basis import agreed, agreement, session_of
-from deepshare.private.gateshare.channel import HEADER, LONGEST_MESSAGE, MESSAGE, Channel
-from deepshare.private.gateshare.correlations import Lot
-from deepshare.private.gateshare.meter import Meter
-from deepshare.private.gateshare.numbers import Numbers
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.serving import _named
-from deepshare.private.translate import translate
+from deepshare.private.engines.gateshare.asking import Asking
+from deepshare.private.engines.gateshare.basis import agreed, agreement, session_of
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.fixedpoint import Numbers
+from deepshare.private.engines.gateshare.metering import Meter
+from deepshare.private.engines.gateshare.preprocessing.lot import Lot
+from deepshare.private.engines.gateshare.serving import _named
+from deepshare.private.engines.gateshare.transport.channel import HEADER, LONGEST_MESSAGE, MESSAGE, Channel
+from deepshare.private.ir.trace import translate
 from tests.private.gateshare.trial import Trial
 
 SLOW = [HealthCheck.too_slow]  # so may a busy machine be

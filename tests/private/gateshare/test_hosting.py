@@ -20,25 +20,26 @@ from websockets.sync.client import connect as knock
 
 from deepshare.data.about import About
 from deepshare.errors import EngineError
-from deepshare.private import ask, outline, plain
-from deepshare.private.ask import connected
-from deepshare.private.control import PROTOCOL, SETTINGS, Control
-from deepshare.private.engine import Role, Task, find_engine
-from deepshare.private.gateshare import channel as channels
-from deepshare.private.gateshare import party
-from deepshare.private.gateshare.channel import HEADER, MESSAGE, Channel, connect
-from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.party import run
-from deepshare.private.gateshare.pool import SPENT, Pool, write_pools
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.spares import spares
-from deepshare.private.keys import make_keys, tls_of
-from deepshare.private.process import Event
-from deepshare.private.program import Program
+from deepshare.private.engines.gateshare import main
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.main import run
+from deepshare.private.engines.gateshare.preprocessing.pool import SPENT, Pool, write_pools
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import spares
+from deepshare.private.engines.gateshare.transport import channel as channels
+from deepshare.private.engines.gateshare.transport.channel import HEADER, MESSAGE, Channel, connect
+from deepshare.private.ir import outline, reference
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
+from deepshare.private.remote import client
+from deepshare.private.remote.client import connected
+from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control
+from deepshare.private.remote.server import Service
+from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.result import Outcome
-from deepshare.private.serve import Service
-from deepshare.private.thread import Thread
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import Role, Task, find_engine
+from deepshare.private.runtime.subprocess_party import Event
+from deepshare.private.runtime.thread_party import Thread
 from tests.private.gateshare.trial import SIZE, shared_resnet
 
 ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
@@ -125,7 +126,7 @@ def hung_up(connection: socket.socket) -> bool:
 
 
 def near(logits: Tensor | None, program: Program, images: Tensor) -> bool:
-    return logits is not None and float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
+    return logits is not None and float((logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
 
 
 def test_each_client_has_its_own_lots_and_the_server_has_them_all(program: Program, pools: Path) -> None:
@@ -271,8 +272,8 @@ def test_a_bad_frame_ends_its_inference_with_its_name_on_both_sides_and_no_other
 
     other, images = begin(stack, address, program, 1), torch.randn(1, *SIZE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(party, "connect", spoiled)
-        patch.setattr(ask, "in_process", lambda _: partial(Thread, Here()))
+        patch.setattr(main, "connect", spoiled)
+        patch.setattr(client, "in_process", lambda _: partial(Thread, Here()))
         with pytest.raises(EngineError) as caught:
             ask_one(address, pools)
     assert near(finish(program, other, images, pools / "client-2").logits, program, images)

@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from deepshare import private, zoo
 from deepshare.errors import EngineError
-from deepshare.private import outline, plain
 from deepshare.private.cost import predict
-from deepshare.private.engine import Role, Task, Tls
-from deepshare.private.gateshare import asking, basis, party, serving
-from deepshare.private.gateshare.channel import Channel
-from deepshare.private.gateshare.client import Client
-from deepshare.private.gateshare.numbers import Numbers
-from deepshare.private.keys import make_keys, tls_of
-from deepshare.private.local import free_ports
-from deepshare.private.program import Linear, Program
+from deepshare.private.engines.gateshare import asking, basis, main, serving
+from deepshare.private.engines.gateshare.client import Client
+from deepshare.private.engines.gateshare.fixedpoint import Numbers
+from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.ir import outline, reference
+from deepshare.private.ir.program import Linear, Program
+from deepshare.private.ir.trace import translate
+from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.result import Outcome
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import Role, Task, Tls
+from deepshare.private.runtime.local import free_ports
 from tests.private.gateshare.sessions import fix_randomness
 from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
@@ -36,7 +36,7 @@ def test_a_shared_network_between_three_processes() -> None:
     model = shared_resnet(8, 400, size)
     images = torch.randn(3, *size)
     result = private.infer(model, images, engine="gateshare")
-    expected = plain.evaluate(translate(model, size), images)
+    expected = reference.evaluate(translate(model, size), images)
     assert float((result.logits - expected).abs().median()) <= 2.0**-6
     assert torch.equal(result.logits.argmax(1), expected.argmax(1))
     predicted = predict(model, size, "gateshare", images=3)
@@ -68,7 +68,7 @@ def together(
         certificates = None if tls is None else tls[role]
         task = Task(role, whose, addresses, images if role == "client" else None, len(images), certificates)
         try:
-            found[role] = party.run(task, lambda: None)
+            found[role] = main.run(task, lambda: None)
         except Exception as error:
             found[role] = error
 
@@ -97,16 +97,16 @@ def test_over_tls(program: Program, tmp_path: Path) -> None:
     keys = {role: tls_of(tmp_path / ("client" if role == "client" else "server")) for role in ROLES}
     images = torch.randn(2, *SIZE)
     logits = logits_of(together(program, images, keys))
-    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
 
 
 def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (party, serving):
+    for module in (main, serving):
         monkeypatch.setattr(module, "inferences", lambda program, images: [2] * (images // 2) + [1] * (images % 2))
     images = torch.randn(5, *SIZE)
     found = together(program, images)
     logits = logits_of(found)
-    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
     assert isinstance(found["server"], Outcome)
     assert sum(part.rounds for part in found["server"].layers.values()) == 3 * 17
 
@@ -123,7 +123,7 @@ def test_images_of_a_lot_that_are_unsafe_are_replaced(program: Program, monkeypa
     images = torch.randn(4, *SIZE)
     logits = logits_of(together(program, images))
     assert asked == [4, 2, 2]
-    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
 
 
 def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(

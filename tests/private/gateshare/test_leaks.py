@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from deepshare.errors import EngineError
-from deepshare.private.gateshare.correlations import ID_BYTES, Lot, unpack
-from deepshare.private.gateshare.numbers import LEAST_BITS, SQUARED, Numbers
-from deepshare.private.gateshare.randomness import fresh_seed
-from deepshare.private.gateshare.ring import decode
-from deepshare.private.gateshare.steps import Gate, Opening, Shift
-from deepshare.private.gateshare.stock import Stock
-from deepshare.private.program import Convolution
-from deepshare.private.translate import translate
+from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import decode
+from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, SQUARED, Numbers
+from deepshare.private.engines.gateshare.preprocessing.lot import ID_BYTES, Lot, unpack
+from deepshare.private.engines.gateshare.preprocessing.stock import Stock
+from deepshare.private.engines.gateshare.schedule import Gate, Opening, Shift
+from deepshare.private.ir.program import Convolution
+from deepshare.private.ir.trace import translate
 from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, polynomials, shared_resnet
 
 IMAGES = 32

@@ -9,14 +9,21 @@ from torch import nn
 
 from deepshare import zoo
 from deepshare.errors import EngineError
-from deepshare.methods.masked import GatedPolynomial
-from deepshare.private import plain
-from deepshare.private.gateshare.numbers import FRACTION, LEAST_BITS, Numbers, calibrate, range_bits, synthetic
-from deepshare.private.gateshare.predict import inferences
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.steps import Gate, Product, Shift, Square
-from deepshare.private.program import Convolution, Program
-from deepshare.private.translate import translate
+from deepshare.methods.gated_polynomial import GatedPolynomial
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.cost_model import inferences
+from deepshare.private.engines.gateshare.fixedpoint import (
+    FRACTION,
+    LEAST_BITS,
+    Numbers,
+    calibrate,
+    range_bits,
+    synthetic,
+)
+from deepshare.private.engines.gateshare.schedule import Gate, Product, Shift, Square
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import Convolution, Program
+from deepshare.private.ir.trace import translate
 from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
 
@@ -35,7 +42,7 @@ def test_calibration_covers_every_operation_on_images_of_the_server_or_synthetic
         numbers = calibrate(program, samples)
         images = synthetic(SIZE) if samples is None else samples
         seen: list[float] = []
-        plain.evaluate(program, images, lambda _, value, seen=seen: seen.append(float(value.abs().max())))  # type: ignore[misc]
+        reference.evaluate(program, images, lambda _, value, seen=seen: seen.append(float(value.abs().max())))  # type: ignore[misc]
         assert numbers.finer == 2
         assert numbers.ranges == tuple(range_bits(largest) + numbers.finer for largest in seen)
         assert 2 * seen[0] <= numbers.limit < 4 * seen[0] + 1e-9

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from deepshare import zoo
-from deepshare.private import plain
-from deepshare.private.gateshare import fixed
-from deepshare.private.gateshare.client import together
-from deepshare.private.gateshare.columns import Geometry
-from deepshare.private.gateshare.correlations import Lot
-from deepshare.private.gateshare.numbers import LEAST_BITS, Numbers
-from deepshare.private.gateshare.randomness import fresh_seed
-from deepshare.private.gateshare.ring import decode
-from deepshare.private.gateshare.steps import (
+from deepshare.private.engines.gateshare import reference as fixed
+from deepshare.private.engines.gateshare.client import together
+from deepshare.private.engines.gateshare.crypto.im2col import Geometry
+from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import decode
+from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, Numbers
+from deepshare.private.engines.gateshare.preprocessing.lot import Lot
+from deepshare.private.engines.gateshare.schedule import (
     Choice,
     Gate,
     Join,
@@ -32,8 +31,9 @@ from deepshare.private.gateshare.steps import (
     Take,
     View,
 )
-from deepshare.private.program import GatedActivation, Program, SharedActivation
-from deepshare.private.translate import translate
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import GatedActivation, Program, SharedActivation
+from deepshare.private.ir.trace import translate
 from tests.private.gateshare.sessions import fix_randomness
 from tests.private.gateshare.trial import (
     SIZE,
@@ -79,9 +79,10 @@ def test_every_tensor_is_exact_and_the_logits_are_those_of_the_network(trial: Tr
     scale = trial.schedule.steps[trial.schedule.output].scale
     finer = trial.numbers.finer
     assert 2.0 ** (-9 - finer) < float(decode(run.noise, scale).abs().max()) <= 2.0 ** (-6 - finer)
-    reference = plain.evaluate(trial.program, images)
+    expected_logits = reference.evaluate(trial.program, images)
     # Weights have 14 bits after the point, alpha and beta 12, or two more: the rest is their rounding.
-    assert float((decode(logits, scale) - reference).abs().max()) < 2.0 ** (-9 - finer) * float(reference.abs().max())
+    bound = 2.0 ** (-9 - finer) * float(expected_logits.abs().max())
+    assert float((decode(logits, scale) - expected_logits).abs().max()) < bound
 
 
 @pytest.mark.parametrize("who", ["dealer", "server", "client"])
@@ -96,11 +97,13 @@ def test_parties_multiply_in_either_way_together(monkeypatch: pytest.MonkeyPatch
         asked.extend(files & {"dealer", "server", "client"})
         return who in files
 
-    monkeypatch.setattr("deepshare.private.gateshare.products.whole_is_faster", whole_is_faster)
+    monkeypatch.setattr("deepshare.private.engines.gateshare.crypto.limb_matmul.whole_is_faster", whole_is_faster)
     trial, images = Trial(program), torch.randn(2, *SIZE)
     assert {"dealer", "server", "client"} <= set(asked)
     run = trial.run(images)
-    monkeypatch.setattr("deepshare.private.gateshare.products.whole_is_faster", lambda geometry=None: False)
+    monkeypatch.setattr(
+        "deepshare.private.engines.gateshare.crypto.limb_matmul.whole_is_faster", lambda geometry=None: False
+    )
     assert torch.equal(run.logits, fixed.evaluate(trial.schedule, images, run.shares) + run.noise)
 
 
@@ -152,9 +155,9 @@ def test_own_gates_with_alpha_1_and_beta_0_are_relu() -> None:
         gate = next(i for i, step in steps if isinstance(step, Gate))
         x = run.values[trial.schedule.steps[gate].inputs[0]]
         assert torch.equal(run.values[gate], x.relu() << (trial.schedule.steps[gate].scale - 18))
-        reference = plain.evaluate(program, images)
+        expected_logits = reference.evaluate(program, images)
         values = decode(run.logits - run.noise, trial.schedule.steps[trial.schedule.output].scale)
-        assert float((values - reference).abs().max()) < 2.0**-9
+        assert float((values - expected_logits).abs().max()) < 2.0**-9
 
 
 @pytest.mark.parametrize("network", [shared_resnet, curved_resnet])

@@ -19,20 +19,22 @@ from torch import Tensor
 from deepshare import zoo
 from deepshare.data.about import About
 from deepshare.errors import EngineError
-from deepshare.private import plain
-from deepshare.private.ask import connected
-from deepshare.private.engine import Role, Task, find_engine
-from deepshare.private.gateshare import party, predict, public, wire
-from deepshare.private.gateshare.client import Client, Prepared
-from deepshare.private.gateshare.correlations import Lot, lot_bytes
-from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.pool import ABOUT, DISCARDED, LOTS, SPENT, Pool, write_pools
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.local import free_ports
-from deepshare.private.program import Linear, Program
+from deepshare.private.engines.gateshare import cost_model, main
+from deepshare.private.engines.gateshare.client import Client, Prepared
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.preprocessing import network_file
+from deepshare.private.engines.gateshare.preprocessing.lot import Lot, lot_bytes
+from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DISCARDED, LOTS, SPENT, Pool, write_pools
+from deepshare.private.engines.gateshare.transport import frames
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import Linear, Program
+from deepshare.private.ir.trace import translate
+from deepshare.private.remote.client import connected
+from deepshare.private.remote.server import Service
 from deepshare.private.result import Outcome
-from deepshare.private.serve import Service
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import Role, Task, find_engine
+from deepshare.private.runtime.local import free_ports
 from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
 IMAGES, SPARES = 6, 2
@@ -48,9 +50,9 @@ def program() -> Program:
 @pytest.fixture(scope="module")
 def dealt(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pools")
-    public.write(folder / "network.json", program)
+    network_file.write(folder / "network.json", program)
     told: list[tuple[int, int]] = []
-    spare = write_pools(folder, *public.read(folder / "network.json"), IMAGES, lambda *count: told.append(count))
+    spare = write_pools(folder, *network_file.read(folder / "network.json"), IMAGES, lambda *count: told.append(count))
     assert spare == SPARES and told == [(n + 1, IMAGES + SPARES) for n in range(IMAGES + SPARES)]
     return folder
 
@@ -73,7 +75,7 @@ def ask(program: Program, pools: Path, images: Tensor) -> dict[Role, Outcome | E
         whose, mine = (program, None) if role == "server" else (program.outline(), images)
         task = Task(role, whose, addresses, mine, len(images), None, OPTIONS, pools / role)
         try:
-            found[role] = party.run(task, lambda: None)
+            found[role] = main.run(task, lambda: None)
         except (EngineError, ConnectionError) as error:
             found[role] = error
 
@@ -92,13 +94,13 @@ def marks(path: Path) -> list[str]:
 def check(found: dict[Role, Outcome | Exception], program: Program, images: Tensor) -> Outcome:
     client, server = found["client"], found["server"]
     assert isinstance(client, Outcome) and client.logits is not None and isinstance(server, Outcome), found
-    assert float((client.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((client.logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
     return server
 
 
 def test_the_dealer_needs_no_weight(dealt: Path, program: Program) -> None:
     text = (dealt / "network.json").read_text()
-    found, numbers = public.read(dealt / "network.json")
+    found, numbers = network_file.read(dealt / "network.json")
     assert numbers == calibrate(program) and found.comparisons == program.comparisons
     assert '"hidden"' in json.loads(text)["outline"]
     assert all(op.weight.is_meta for op in found.operations if isinstance(op, Linear))
@@ -138,7 +140,7 @@ def test_as_many_images_can_be_asked_as_were_dealt_whatever_lots_are_lost(
     program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unusable_first(monkeypatch, SPARES)
-    monkeypatch.setattr(predict, "_MOST_BYTES", 1)  # one image at a time
+    monkeypatch.setattr(cost_model, "_MOST_BYTES", 1)  # one image at a time
     for count in (2, 4):
         images = torch.randn(count, *SIZE)
         check(ask(program, pools, images), program, images)
@@ -160,7 +162,7 @@ def test_what_is_discarded_does_not_count_as_an_image(
 def test_more_images_than_are_left_are_refused_before_anything_is_spent(
     program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predict, "_MOST_BYTES", 1)
+    monkeypatch.setattr(cost_model, "_MOST_BYTES", 1)
     found = ask(program, pools, torch.randn(IMAGES + 1, *SIZE))
     assert f"{IMAGES + 1} images, and the pool is good for {IMAGES} more" in str(found["client"])
     assert marks(pools / "server" / SPENT) == marks(pools / "client" / SPENT) == []
@@ -171,7 +173,7 @@ def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
 ) -> None:
     """Also if the server is slow: the client has to wait for its mark."""
     order: list[str] = []
-    fsync, send, take = os.fsync, wire.send_ahead, Pool.take
+    fsync, send, take = os.fsync, frames.send_ahead, Pool.take
 
     def watched_fsync(number: int) -> None:
         fsync(number)
@@ -188,7 +190,7 @@ def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
         return take(pool, name)
 
     monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(wire, "send_ahead", watched_send)
+    monkeypatch.setattr(frames, "send_ahead", watched_send)
     monkeypatch.setattr(Pool, "take", slow_take)
     images = torch.randn(2, *SIZE)
     check(ask(program, pools, images), program, images)
@@ -223,14 +225,14 @@ def test_killed_while_it_takes_a_lot(program: Program, pools: Path) -> None:
     """The mark is on the disk before the lot is read: killed in between, the lot is lost and never used."""
     code = (
         "import os, pathlib, signal, sys\n"
-        "from deepshare.private.gateshare import public\n"
-        "from deepshare.private.gateshare.pool import Pool\n"
+        "from deepshare.private.engines.gateshare.preprocessing import network_file\n"
+        "from deepshare.private.engines.gateshare.preprocessing.pool import Pool\n"
         "Pool._read = lambda self, name: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "program, _ = public.read(pathlib.Path(sys.argv[2]))\n"
+        "program, _ = network_file.read(pathlib.Path(sys.argv[2]))\n"
         "pool = Pool(pathlib.Path(sys.argv[1]), 'server', program)\n"
         "pool.take(pool.names()[0])\n"
     )
-    public.write(pools / "network.json", program)
+    network_file.write(pools / "network.json", program)
     name = Pool(pools / "server", "server", program).names()[0]
     ended = subprocess.run([sys.executable, "-c", code, str(pools / "server"), str(pools / "network.json")])
     assert ended.returncode == -signal.SIGKILL
@@ -295,7 +297,7 @@ def test_damaged_pools_are_refused(program: Program, pools: Path) -> None:
         write_pools(pools, program.outline(), calibrate(program), 1, lambda *_: None)
     (pools / "network.json").write_text("{}")
     with pytest.raises(EngineError, match="is no outline"):
-        public.read(pools / "network.json")
+        network_file.read(pools / "network.json")
 
 
 def test_weights_that_change_are_refused_over_sessions(program: Program, pools: Path) -> None:
@@ -325,5 +327,5 @@ def test_serve_and_ask_with_pools(program: Program, pools: Path, monkeypatch: py
             client.ask(images)
     finally:
         server.shutdown()
-    assert float((result.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((result.logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
     assert result.cost.online.comparisons == 2 * program.comparisons

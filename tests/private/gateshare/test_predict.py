@@ -9,15 +9,15 @@ from torch import nn
 from deepshare import plan, share, zoo
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.cost import predict as predict_cost
-from deepshare.private.engine import find_engine
-from deepshare.private.gateshare import predict
-from deepshare.private.gateshare.dcf import key_bytes
-from deepshare.private.gateshare.numbers import Numbers
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.steps import Gate, Opening, Square
-from deepshare.private.program import Program, SharedActivation
+from deepshare.private.engines.gateshare import cost_model
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.crypto.dcf import key_bytes
+from deepshare.private.engines.gateshare.fixedpoint import Numbers
+from deepshare.private.engines.gateshare.schedule import Gate, Opening, Square
+from deepshare.private.ir.program import Program, SharedActivation
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Part
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import find_engine
 from tests.private.gateshare.trial import SIZE, Apart, Odd, Quadratic, Trial, curved_resnet, shared_resnet
 
 RESNET = (3, 32, 32)
@@ -38,7 +38,7 @@ def relu() -> Program:
 
 
 def test_resnet18_with_6000_gates_online(shared: Program) -> None:
-    parts = predict.online(shared, 1)
+    parts = cost_model.online(shared, 1)
     bits = sum(-(-op.comparisons // 8) for op in shared.operations if isinstance(op, SharedActivation) and op.leads)
     assert bits == 750
     total = sum(parts.values(), Part())
@@ -57,29 +57,29 @@ def test_resnet18_offline_and_once(shared: Program, relu: Program) -> None:
     keys = sum(key_bytes(op.comparisons, 31) for op in shared.operations if op.comparisons)
     assert keys == 403 * 6_000
     # Corrections: one for each result of linear layers, two for each activation; eight bytes and a bit for a gate.
-    assert predict.to_server(steps, 1) == 48 + 8 * (LINEAR + 2 * N) + 8 * 6_000 + 750 + keys
-    assert predict.to_client(steps, 1) == 48 + keys
+    assert cost_model.to_server(steps, 1) == 48 + 8 * (LINEAR + 2 * N) + 8 * 6_000 + 750 + keys
+    assert cost_model.to_client(steps, 1) == 48 + keys
     # Ahead: every activation, and every tensor that is multiplied by weights.
-    assert predict.ahead(steps) == 8 * (N + (3 * 32 * 32 + 64 * 32 * 32 + N - 512 * 4 * 4 + 512))
-    once = predict.session(shared)
+    assert cost_model.ahead(steps) == 8 * (N + (3 * 32 * 32 + 64 * 32 * 32 + N - 512 * 4 * 4 + 512))
+    once = cost_model.session(shared)
     weights = sum(t.numel() for op in shared.operations if (t := getattr(op, "weight", None)) is not None)
     channels = sum(op.shape[0] for op in shared.operations if isinstance(op, SharedActivation))
     assert once == Part(server_bytes=8 * weights + 16 * channels, dealer_bytes=32)
     assert once.server_bytes == pytest.approx(89.5e6, rel=0.01)
     plain = schedule(relu, Numbers.usual(relu))
     # Far more for all ReLUs than for shared gates.
-    assert predict.to_server(plain, 1) == 48 + 8 * (LINEAR + N) + N * 8 + N // 8 + 403 * N
-    assert predict.to_client(plain, 1) == 48 + 403 * N > 81 * predict.to_client(steps, 1)
-    assert predict.to_server(plain, 1) > 14 * predict.to_server(steps, 1)
+    assert cost_model.to_server(plain, 1) == 48 + 8 * (LINEAR + N) + N * 8 + N // 8 + 403 * N
+    assert cost_model.to_client(plain, 1) == 48 + 403 * N > 81 * cost_model.to_client(steps, 1)
+    assert cost_model.to_server(plain, 1) > 14 * cost_model.to_server(steps, 1)
 
 
 def test_a_batch_packs_its_bits_together_and_a_large_one_goes_in_turns(shared: Program, relu: Program) -> None:
-    one, three = (sum(predict.online(shared, n).values(), Part()) for n in (1, 3))
+    one, three = (sum(cost_model.online(shared, n).values(), Part()) for n in (1, 3))
     assert three.server_bytes == 3 * one.server_bytes and three.rounds == one.rounds
-    assert predict.inferences(shared, 3) == [3]
-    turns = predict.inferences(relu, 5)
+    assert cost_model.inferences(shared, 3) == [3]
+    turns = cost_model.inferences(relu, 5)
     assert sum(turns) == 5 and len(turns) > 1
-    assert sum(predict.online(relu, 5).values(), Part()).rounds == 17 * len(turns)
+    assert sum(cost_model.online(relu, 5).values(), Part()).rounds == 17 * len(turns)
 
 
 @pytest.mark.parametrize("network", [shared_resnet, Odd, curved_resnet, Quadratic, Apart])
@@ -87,7 +87,7 @@ def test_what_is_measured_is_what_was_predicted(network: Callable[[], nn.Module]
     torch.manual_seed(1)
     trial = Trial(translate(network().eval(), SIZE))
     run = trial.run(torch.randn(3, *SIZE))
-    for number, part in predict.online(trial.program.outline(), 3).items():
+    for number, part in cost_model.online(trial.program.outline(), 3).items():
         together = run.server[number].beside(run.client[number])
         assert vars(together) | {"seconds": 0.0} == vars(part), trial.program.operations[number].name
 
@@ -107,7 +107,7 @@ def waits(program: Program) -> int:
 def test_squares_that_are_open_share_a_round_trip(network: Callable[[], nn.Module], rounds: int) -> None:
     torch.manual_seed(1)
     program = translate(network().eval(), SIZE)
-    assert sum(predict.online(program, 1).values(), Part()).rounds == waits(program) == rounds
+    assert sum(cost_model.online(program, 1).values(), Part()).rounds == waits(program) == rounds
 
 
 def test_squares_offline_and_once() -> None:
@@ -118,10 +118,10 @@ def test_squares_offline_and_once() -> None:
     numbers = Numbers.usual(squares)
     one, other = (schedule(program, Numbers((32,) * len(program.operations), 8.0)) for program in (without, squares))
     assert (numbers.finer, Numbers.usual(without).finer) == (0, 2)
-    assert predict.to_server(other, 1) - predict.to_server(one, 1) == 16 * elements
-    assert predict.to_client(other, 1) == predict.to_client(one, 1)
-    assert predict.ahead(other) - predict.ahead(one) == 24 * elements
-    assert predict.session(squares).server_bytes - predict.session(without).server_bytes == 16 * channels
+    assert cost_model.to_server(other, 1) - cost_model.to_server(one, 1) == 16 * elements
+    assert cost_model.to_client(other, 1) == cost_model.to_client(one, 1)
+    assert cost_model.ahead(other) - cost_model.ahead(one) == 24 * elements
+    assert cost_model.session(squares).server_bytes - cost_model.session(without).server_bytes == 16 * channels
 
 
 def test_the_interface(shared: Program) -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.gateshare.columns import Geometry
-from deepshare.private.gateshare.products import (
+from deepshare.private.engines.gateshare.crypto.im2col import Geometry
+from deepshare.private.engines.gateshare.crypto.limb_matmul import (
     PlainWeight,
     Resampling,
     RingWeight,
@@ -87,7 +87,7 @@ def test_torch_multiplies_whole_numbers_where_it_is_fast(
 
 @pytest.mark.parametrize("kind", [RingWeight, WholeWeight])
 def test_a_batch_that_is_cut_equals_its_images(monkeypatch: pytest.MonkeyPatch, kind: type[Weight]) -> None:
-    monkeypatch.setattr("deepshare.private.gateshare.products._CHUNK", 5000)
+    monkeypatch.setattr("deepshare.private.engines.gateshare.crypto.limb_matmul._CHUNK", 5000)
     x, weight, geometry = ring(7, 4, 9, 8), ring(6, 4, 3, 3), Geometry(padding=(1, 1))
     product = kind(weight, geometry)
     assert torch.equal(product(x), torch.cat([product(image[None]) for image in x]))

@@ -5,8 +5,8 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from deepshare.private.gateshare import randomness
-from deepshare.private.gateshare.randomness import coins, derive, expand, fresh_seed, mask
+from deepshare.private.engines.gateshare.crypto import prg
+from deepshare.private.engines.gateshare.crypto.prg import coins, derive, expand, fresh_seed, mask
 
 SEED = bytes(range(32))
 
@@ -56,7 +56,7 @@ def test_no_other_generator_is_asked() -> None:
     first = mask(SEED, (9,), "x")
     torch.manual_seed(1)
     assert torch.equal(first, mask(SEED, (9,), "x"))
-    assert "random" not in vars(randomness)
+    assert "random" not in vars(prg)
 
 
 def test_every_byte_of_a_mask_is_uniform() -> None:

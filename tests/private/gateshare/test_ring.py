@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.gateshare.ring import (
+from deepshare.private.engines.gateshare.crypto.ring import (
     WINDOW,
     decode,
     encode,

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from deepshare.private import plain
-from deepshare.private.gateshare import dcf
-from deepshare.private.gateshare.dcf import Keys, Words
-from deepshare.private.gateshare.dealer import Dealer
-from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.steps import Gate
-from deepshare.private.program import Program
-from deepshare.private.translate import translate
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.crypto import dcf
+from deepshare.private.engines.gateshare.crypto.dcf import Keys, Words
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.preprocessing.dealer import Dealer
+from deepshare.private.engines.gateshare.schedule import Gate
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
 from tests.private.gateshare.sessions import Seen, fix_randomness, session
 from tests.private.gateshare.trial import SIZE, shared_resnet
 
@@ -39,7 +39,7 @@ def seeded(patch: pytest.MonkeyPatch, program: Program, stream: str, seed: int) 
     fix_randomness(patch, stream)
     seen = session(patch, program, images)
     assert seen.logits is not None
-    assert float((seen.logits - plain.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((seen.logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
     return seen
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from deepshare.private.gateshare.numbers import LEAST_BITS, Numbers
-from deepshare.private.gateshare.randomness import fresh_seed
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.spares import FAILS, spares, unusable
-from deepshare.private.program import Program
-from deepshare.private.translate import translate
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, Numbers
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import FAILS, spares, unusable
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
 from tests.private.gateshare.trial import SIZE, Trial
 
 

@@ -14,18 +14,19 @@ from torch import nn
 
 from deepshare.data.about import About
 from deepshare.errors import EngineError
-from deepshare.private import ask, control, plain
-from deepshare.private.ask import connected
-from deepshare.private.engine import Tls, find_engine
-from deepshare.private.gateshare import channel, door
-from deepshare.private.gateshare.channel import Channel, connect, listen
-from deepshare.private.gateshare.door import Door
-from deepshare.private.gateshare.numbers import calibrate
-from deepshare.private.gateshare.pool import write_pools
-from deepshare.private.keys import make_keys, tls_of
-from deepshare.private.program import Program
-from deepshare.private.serve import Service
-from deepshare.private.translate import translate
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
+from deepshare.private.engines.gateshare.transport import channel, token_listener
+from deepshare.private.engines.gateshare.transport.channel import Channel, connect, listen
+from deepshare.private.engines.gateshare.transport.token_listener import Door
+from deepshare.private.ir import reference
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
+from deepshare.private.remote import client, handshake
+from deepshare.private.remote.client import connected
+from deepshare.private.remote.server import Service
+from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.runtime.engine import Tls, find_engine
 
 SIZE = (3, 8, 8)
 ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple("abcde"))
@@ -64,8 +65,8 @@ def certificates(keys: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def choose(whose: str) -> Tls:
         trusted = tls_of(keys / "ours" / "client")
-        context = without_certificate if whose == "none" else control.client_context
-        for module in (ask, channel):
+        context = without_certificate if whose == "none" else handshake.client_context
+        for module in (client, channel):
             monkeypatch.setattr(module, "client_context", context)
         own = trusted if whose == "none" else tls_of(keys / whose / "client")
         return Tls(trusted.authority, own.certificate, own.key)
@@ -91,7 +92,7 @@ def test_a_certificate_that_names_the_host_and_no_address(
     tls, images = tls_of(keys / "ours" / "client"), torch.randn(1, *SIZE)
     with connected(f"localhost:{port}", tls, tmp_path / "client") as client:
         logits = client.ask(images).logits
-    assert float((logits - plain.evaluate(program, images)).abs().max()) < 2.0**-6
+    assert float((logits - reference.evaluate(program, images)).abs().max()) < 2.0**-6
     with (
         pytest.raises(EngineError, match=r"no trust in its certificate .*127\.0\.0\.1"),
         connected(f"127.0.0.1:{port}", tls),
@@ -152,8 +153,8 @@ def test_nor_to_a_party_that_waits_for_one(keys: Path, certificates: Callable[[s
 def test_both_sides_allow_a_minute_for_a_handshake_and_no_more(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert control.SETTINGS["open_timeout"] == 60
-    monkeypatch.setitem(control.SETTINGS, "open_timeout", 0.5)
+    assert handshake.SETTINGS["open_timeout"] == 60
+    monkeypatch.setitem(handshake.SETTINGS, "open_timeout", 0.5)
     service = Service(find_engine("crypten"), {}, program, ABOUT, None, print)
     server = service.open("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -173,7 +174,7 @@ def test_of_too_many_silent_guests_the_first_are_sent_away_and_the_client_is_let
     host, number = opened.address.split(":")
     admitted: Queue[socket.socket] = Queue()
     threading.Thread(target=lambda: admitted.put(opened.admit(None)), daemon=True).start()
-    silent = [socket.create_connection((host, int(number)), timeout=60) for _ in range(door._MOST + 5)]
+    silent = [socket.create_connection((host, int(number)), timeout=60) for _ in range(token_listener._MOST + 5)]
     assert silent[0].recv(1) == b""
     client = socket.create_connection((host, int(number)), timeout=60)
     client.sendall(opened.token)

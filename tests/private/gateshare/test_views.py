@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deepshare.private.gateshare import gating
-from deepshare.private.gateshare import server as servers
-from deepshare.private.gateshare.client import Prepared
-from deepshare.private.gateshare.correlations import unpack
-from deepshare.private.gateshare.dcf import Bits
-from deepshare.private.gateshare.randomness import fresh_seed
-from deepshare.private.gateshare.steps import Gate, Opening, Product, Square
-from deepshare.private.translate import translate
+from deepshare.private.engines.gateshare import gating
+from deepshare.private.engines.gateshare import server as servers
+from deepshare.private.engines.gateshare.client import Prepared
+from deepshare.private.engines.gateshare.crypto.dcf import Bits
+from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.preprocessing.lot import unpack
+from deepshare.private.engines.gateshare.schedule import Gate, Opening, Product, Square
+from deepshare.private.ir.trace import translate
 from tests.private.gateshare.sessions import fix_randomness
 from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, shared_resnet
 

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from deepshare import plan, share, zoo
-from deepshare.methods.curved import curve, curved_relus
-from deepshare.methods.masked import GatedPolynomial
-from deepshare.private.gateshare import weights
-from deepshare.private.gateshare.channel import Channel
-from deepshare.private.gateshare.client import Client, Prepared
-from deepshare.private.gateshare.dealer import Dealer
-from deepshare.private.gateshare.meter import Layers
-from deepshare.private.gateshare.numbers import Numbers, calibrate
-from deepshare.private.gateshare.randomness import fresh_seed
-from deepshare.private.gateshare.schedule import schedule
-from deepshare.private.gateshare.server import Rows, Server
-from deepshare.private.gateshare.steps import Schedule, Step
-from deepshare.private.program import Program
+from deepshare.methods.gated_polynomial import GatedPolynomial
+from deepshare.methods.square import curve, curved_relus
+from deepshare.private.engines.gateshare import weights
+from deepshare.private.engines.gateshare.client import Client, Prepared
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.fixedpoint import Numbers, calibrate
+from deepshare.private.engines.gateshare.metering import Layers
+from deepshare.private.engines.gateshare.preprocessing.dealer import Dealer
+from deepshare.private.engines.gateshare.schedule import Schedule, Step
+from deepshare.private.engines.gateshare.server import Rows, Server
+from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.ir.program import Program
 from deepshare.private.result import Part
 
 SIZE = (3, 8, 8)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare import plan, share, zoo
-from deepshare.private.program import GatedActivation, Operation, Program
-from deepshare.private.translate import translate
+from deepshare.private.ir.program import GatedActivation, Operation, Program
+from deepshare.private.ir.trace import translate
 
 SIZE = (2, 8, 8)
 

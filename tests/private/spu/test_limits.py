@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.engine import find_engine
-from deepshare.private.limits import check_images_below
-from deepshare.private.program import Convolution, Program
-from deepshare.private.spu.protocol import LIMIT
+from deepshare.private.engines.spu.protocol import LIMIT
+from deepshare.private.ir.program import Convolution, Program
+from deepshare.private.ir.range_checks import check_images_below
+from deepshare.private.runtime.engine import find_engine
 from tests.private.spu.programs import varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]

@@ -12,11 +12,11 @@ import torch
 
 pytest.importorskip("spu", reason="engine spu is not installed")
 
-from deepshare.private import plain
-from deepshare.private.engine import Role, Task
-from deepshare.private.keys import make_keys, tls_of
-from deepshare.private.process import Event, Worker
+from deepshare.private.ir import reference
+from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.result import Outcome
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.subprocess_party import Event, Worker
 from tests.private.spu.programs import varied
 
 ROLES: tuple[Role, ...] = ("server", "client")
@@ -26,11 +26,11 @@ PARTY = """
 import os, sys
 from pathlib import Path
 from deepshare.errors import EngineError
-from deepshare.private.engine import Task
-from deepshare.private.keys import tls_of
-from deepshare.private.program import Program
-from deepshare.private.spu import link
-from deepshare.private.spu.meter import Meter
+from deepshare.private.runtime.engine import Task
+from deepshare.private.remote.tls import tls_of
+from deepshare.private.ir.program import Program
+from deepshare.private.engines.spu import link
+from deepshare.private.engines.spu.meter import Meter
 
 role, server, client, keys, folder = sys.argv[1:]
 link.CONNECT_SECONDS = 6
@@ -84,7 +84,7 @@ def test_parties_with_certificates_of_one_authority_run(tmp_path: Path) -> None:
                 outcomes[role] = value
     logits = outcomes["client"].logits
     assert outcomes["server"].logits is None and logits is not None
-    torch.testing.assert_close(logits.double(), plain.evaluate(program, images), rtol=0, atol=1e-2)
+    torch.testing.assert_close(logits.double(), reference.evaluate(program, images), rtol=0, atol=1e-2)
 
 
 def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:

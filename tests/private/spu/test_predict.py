@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from deepshare import plan, share, zoo
-from deepshare.private.engine import find_engine
+from deepshare.private.engines.spu.ciphertexts import Triples, product, tile
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Part
-from deepshare.private.spu.ciphertexts import Triples, product, tile
-from deepshare.private.translate import translate
+from deepshare.private.runtime.engine import find_engine
 from tests.private.spu.programs import resnet, varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]
@@ -81,5 +81,5 @@ def test_scales_are_absorbed_where_that_sends_less(monkeypatch: pytest.MonkeyPat
 
     chosen = sent()
     for always in (True, False):
-        monkeypatch.setattr("deepshare.private.spu.lower.pays", lambda *_, always=always: always)
+        monkeypatch.setattr("deepshare.private.engines.spu.lower.pays", lambda *_, always=always: always)
         assert chosen < 0.95 * sent()

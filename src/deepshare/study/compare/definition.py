@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from deepshare.training.recipe import flat
-from deepshare.training.sections import Positive, Section
+from deepshare.training.recipe.files import flat
+from deepshare.training.recipe.sections import Positive, Section
 
 TEACHER = "teacher"
 # What a method may not change: images, split, teacher and what it starts from are the same for all methods; budgets and

@@ -10,9 +10,9 @@ from deepshare.errors import CheckpointError
 from deepshare.files import write_atomically
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.recipes import checksum, is_path, recipe_of
-from deepshare.training.listing import Finished
-from deepshare.training.recipe import differences, load_recipe
-from deepshare.training.sections import Section
+from deepshare.training.recipe.catalog import Finished
+from deepshare.training.recipe.files import differences, load_recipe
+from deepshare.training.recipe.sections import Section
 
 
 class Private(Section):

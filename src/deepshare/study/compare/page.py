@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from deepshare.sharing.table import table
 from deepshare.study.compare.beside import tables_beside
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.jobs import jobs, undecided
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.rows import ALIGN, HEADER, Row, rows
+from deepshare.text import table
 
 
 def as_text(study: Study, outcomes: Outcomes) -> str:

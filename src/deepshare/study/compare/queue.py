@@ -17,10 +17,10 @@ from deepshare.study.compare.locks import is_held, lock_of
 from deepshare.study.compare.outcome import Outcome, Outcomes, check_images
 from deepshare.study.compare.recipes import checksum, recipe_of
 from deepshare.study.compare.run import Place, check_teacher, refusal, run, teacher_is_there
-from deepshare.training.feed import make_feed
-from deepshare.training.folder import RunFolder
-from deepshare.training.networks import output_shape, plain_network
-from deepshare.training.progress import Reporter
+from deepshare.training.build import output_shape, plain_network
+from deepshare.training.data_source import make_feed
+from deepshare.training.reporter import Reporter
+from deepshare.training.run.folder import RunFolder
 
 State = Literal["finished", "refused", "running", "begun", "open"]
 End = Literal["finished", "stopped", "elsewhere"]

@@ -12,10 +12,10 @@ from pydantic_core import ErrorDetails
 
 from deepshare.errors import RecipeError
 from deepshare.study.compare.definition import TEACHER, Job, Study
-from deepshare.training.recipe import Recipe, changed, flat, load_recipe
-from deepshare.training.recipe import names as recipe_names
-from deepshare.training.recipe_keys import nearest
-from deepshare.training.schema import RESULT_PHASES, SHARING
+from deepshare.text import nearest
+from deepshare.training.recipe.files import Recipe, changed, flat, load_recipe
+from deepshare.training.recipe.files import names as recipe_names
+from deepshare.training.recipe.schema import RESULT_PHASES, SHARING
 
 SPLIT = 0  # seed of validation images and subset, which are the same for runs of all seeds
 WORDS = ("name", "about", "paper")  # what a recipe says without deciding anything

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from deepshare.private.show import size
 from deepshare.study.compare.definition import Study
 from deepshare.study.compare.outcome import Outcome, Outcomes
-from deepshare.training.listing import Finished
+from deepshare.text import byte_size
+from deepshare.training.recipe.catalog import Finished
 
 HEADER = (
     "method",
@@ -104,7 +104,7 @@ class Row:
         if not self.runs:
             return (self.title, budget, "no result", *[""] * 7)
         cost = self.outcomes[0].private
-        private = (size(cost.sent), f"{cost.rounds:,}") if cost else ("not known", "")
+        private = (byte_size(cost.sent), f"{cost.rounds:,}") if cost else ("not known", "")
         return (
             self.title,
             budget,

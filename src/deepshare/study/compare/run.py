@@ -14,15 +14,15 @@ from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.locks import lock_of
 from deepshare.study.compare.outcome import Outcome, Outcomes, Private, teacher_of
 from deepshare.study.compare.recipes import checksum, is_path, recipe_of, taught
-from deepshare.training.comparators import check_method
-from deepshare.training.fit import fit
-from deepshare.training.folder import RunFolder, read_environment
+from deepshare.training.api import fit
+from deepshare.training.build import check_finished, load, plain_network
 from deepshare.training.hardware import Hardware, Precision
-from deepshare.training.listing import record
-from deepshare.training.networks import check_finished, load, plain_network
-from deepshare.training.progress import Reporter
-from deepshare.training.recipe import Recipe, load_recipe
-from deepshare.training.weights import read_weights
+from deepshare.training.method_factory import check_method
+from deepshare.training.recipe.catalog import record
+from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.reporter import Reporter
+from deepshare.training.run.folder import RunFolder, read_environment
+from deepshare.training.run.weights import read_weights
 
 
 @dataclass(frozen=True)

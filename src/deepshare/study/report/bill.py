@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 
 from deepshare.private.cost import LAN, WAN, seconds_on
-from deepshare.private.engine import find_engine
-from deepshare.private.program import ACTIVATIONS
+from deepshare.private.ir.program import ACTIVATIONS
 from deepshare.private.result import Cost
-from deepshare.private.show import size
+from deepshare.private.runtime.engine import find_engine
 from deepshare.study.report.budget import bar
 from deepshare.study.report.cost import ENGINE, Predicted, sent
 from deepshare.study.report.markup import Child, Node, node, section, table
 from deepshare.study.report.run import Run
+from deepshare.text import byte_size
 
 MEASURED = "Measured, for one of the images that went through together; rounds are those of all of them"
 TITLE = "What private inference costs"
@@ -47,7 +47,7 @@ def _engines(predicted: Predicted) -> Node:
 def _row(cost: Cost) -> tuple[str, ...]:
     part, delays = cost.online, find_engine(cost.engine).delays
     times = (_time(seconds_on(link, part, delays)) for link in (LAN, WAN))
-    return (size(sent(part)), size(sent(cost.offline)), f"{part.rounds:,}", f"{part.comparisons:,}", *times)
+    return (byte_size(sent(part)), byte_size(sent(cost.offline)), f"{part.rounds:,}", f"{part.comparisons:,}", *times)
 
 
 def _time(seconds: float) -> str:
@@ -66,9 +66,9 @@ def _layers(predicted: Predicted, *, alone: bool) -> Node | None:
             NAMES.get(layer.kind, layer.kind.lower()),
             f"{int(layer.part.rounds):,}",
             f"{layer.part.comparisons:,}",
-            size(sent(layer.part)),
+            byte_size(sent(layer.part)),
             bar(sent(layer.part), online, most_online, "activation" if layer.kind in ACTIVATIONS else "linear"),
-            size(before),
+            byte_size(before),
             bar(before, offline, max(predicted.offline), "activation" if layer.kind in ACTIVATIONS else "linear"),
         )
         for layer, before in zip(cost.layers, predicted.offline, strict=True)
@@ -88,8 +88,8 @@ def _measured(measured: Mapping[str, Cost]) -> Node:
             cost.engine,
             f"{cost.images:,}",
             _time(cost.seconds / cost.images),
-            size(round(sent(cost.online) / cost.images)),
-            size(round(sent(cost.offline) / cost.images)),
+            byte_size(round(sent(cost.online) / cost.images)),
+            byte_size(round(sent(cost.offline) / cost.images)),
             f"{cost.online.rounds:,}",
             f"{round(cost.online.comparisons / cost.images):,}",
             "" if cost.error is None else f"{cost.error:.0e}",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from deepshare.private.program import ACTIVATIONS
+from deepshare.private.ir.program import ACTIVATIONS
 from deepshare.study.report.cost import ENGINE
 from deepshare.study.report.markup import Node, node, section, table
 from deepshare.study.report.run import Run

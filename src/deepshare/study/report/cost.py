@@ -15,13 +15,13 @@ from torch import nn
 from deepshare.errors import CheckpointError, UnsupportedModelError
 from deepshare.files import write_atomically
 from deepshare.private.cost import predict
-from deepshare.private.engine import engine_names, find_engine
-from deepshare.private.program import Program
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
 from deepshare.private.result import Cost, Layer, Part
+from deepshare.private.runtime.engine import engine_names, find_engine
 from deepshare.private.show import cost_dict
-from deepshare.private.translate import translate
-from deepshare.training.networks import build
-from deepshare.training.recipe import Recipe
+from deepshare.training.build import build
+from deepshare.training.recipe.files import Recipe
 
 T = TypeVar("T")
 # Whose cost is shown layer by layer.

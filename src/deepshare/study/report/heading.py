@@ -2,7 +2,7 @@
 
 from deepshare.study.report.markup import Node, node
 from deepshare.study.report.run import Run
-from deepshare.training.recipe import Recipe, differences, load_recipe, names
+from deepshare.training.recipe.files import Recipe, differences, load_recipe, names
 
 
 def title(run: Run) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from importlib import resources
 
 from deepshare import __version__
-from deepshare.private.show import size
 from deepshare.study import paper
 from deepshare.study.report import heading
 from deepshare.study.report.bill import bill
@@ -17,7 +16,8 @@ from deepshare.study.report.network import picture
 from deepshare.study.report.pictures import pictures
 from deepshare.study.report.run import Run, short_names
 from deepshare.study.report.scatter import panels
-from deepshare.training.recipe import to_toml
+from deepshare.text import byte_size
+from deepshare.training.recipe.files import to_toml
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -107,7 +107,7 @@ def _comparison(runs: Sequence[Run]) -> Node:
 
 def _cost(run: Run) -> tuple[str, str] | None:
     cost = run.predicted if isinstance(run.predicted, str) else run.predicted.costs[ENGINE]
-    return None if isinstance(cost, str) else (size(sent(cost.online)), f"{cost.online.rounds:,}")
+    return None if isinstance(cost, str) else (byte_size(sent(cost.online)), f"{cost.online.rounds:,}")
 
 
 def _duration(seconds: float) -> str:

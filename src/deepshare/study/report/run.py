@@ -17,10 +17,10 @@ from deepshare.study import affine
 from deepshare.study.affine import Affine
 from deepshare.study.report.cost import Predicted, foresee, or_reason, read_measured
 from deepshare.study.report.samples import Examples, Samples, look, open_images
-from deepshare.training.folder import RunFolder
-from deepshare.training.networks import check_finished, load
-from deepshare.training.recipe import Recipe, load_recipe
-from deepshare.training.weights import read_weights
+from deepshare.training.build import check_finished, load
+from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.run.folder import RunFolder
+from deepshare.training.run.weights import read_weights
 
 T = TypeVar("T")
 # Networks that a run trains on the way, in folders of their own.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.data import ImageSet, Transform, batches, load
-from deepshare.training.feed import transforms
-from deepshare.training.recipe import Recipe
+from deepshare.training.data_source import transforms
+from deepshare.training.recipe.files import Recipe
 
 LOOKED, SHOWN, SCENES, GUESSES = 256, 12, 3, 3
 

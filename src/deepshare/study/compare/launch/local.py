@@ -14,7 +14,7 @@ from deepshare.study.compare.launch.worker import Worker, check_installed, neede
 from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.queue import End, Limits, Queue
 from deepshare.study.compare.run import teacher_is_there
-from deepshare.training.progress import Reporter
+from deepshare.training.reporter import Reporter
 
 if TYPE_CHECKING:
     import submitit

@@ -13,7 +13,7 @@ from deepshare.files import write_atomically
 from deepshare.study.compare.definition import TEACHER, Job
 from deepshare.study.compare.launch.worker import Worker, check_installed, needed, new_folder, prepare
 from deepshare.study.compare.queue import Limits, Queue
-from deepshare.training.progress import Reporter
+from deepshare.training.reporter import Reporter
 
 REQUEUES = 20  # times that a run may be stopped by its time limit; preemption is not counted
 

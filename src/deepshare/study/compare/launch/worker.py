@@ -14,7 +14,7 @@ from deepshare.study.compare.definition import TEACHER, Job
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.queue import Limits, Queue
 from deepshare.study.compare.run import teacher_is_there
-from deepshare.training.progress import Reporter
+from deepshare.training.reporter import Reporter
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission

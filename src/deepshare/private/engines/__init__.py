@@ -1,0 +1,1 @@
+"""Engines: each runs the same program between parties with a protocol of its own."""

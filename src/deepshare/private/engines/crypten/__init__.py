@@ -1,0 +1,60 @@
+"""Engine crypten: two parties with secret shares in fixed point, and someone who is trusted with random numbers.
+
+Comparisons are CrypTen's own circuit. Products are Beaver's, as CrypTen's are, with two differences. A masked number is
+opened once and serves every product that it is in: weights, alpha and beta once for all images, a value once for all
+layers that read it, and a gate once for all channels and layers that share it. And the products of the masks are dealt
+for more than two factors, so that x (alpha gate + beta) takes one opening of x and one truncation.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from deepshare.private.engines.crypten import options as choices
+from deepshare.private.engines.crypten import predict
+from deepshare.private.engines.crypten.fixed import LIMIT
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.range_checks import check_numbers
+from deepshare.private.result import Outcome, Part
+from deepshare.private.runtime.engine import Role, Task
+
+
+class Crypten:
+    """See `runtime.engine.Engine`. The option `provider` says who deals the random numbers: tfp or ttp."""
+
+    name = "crypten"
+    trust = (
+        "Both parties must follow the protocol. With provider=tfp, the default, the server deals the random numbers "
+        "that hide the images and could read them: for measuring only. With provider=ttp a third process deals them, "
+        "and could read everything together with a party. Masks come from a Mersenne Twister with seeds of 32 bits, "
+        "which can be guessed, and nothing is encrypted on the network."
+    )
+    packages = ("crypten", "omegaconf", "antlr4", "yaml", "onnx")
+    install = "pip install --no-deps crypten==0.4.1 && pip install omegaconf antlr4-python3-runtime==4.9.3 pyyaml onnx"
+    encrypts = False
+    delays = 2.0  # gloo asks before it sends
+
+    def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
+        """The server, the client, and the dealer where a third party is trusted."""
+        return ("server", "client", "dealer") if choices.provider(options) == "ttp" else ("server", "client")
+
+    def check(self, program: Program, options: Mapping[str, str]) -> None:
+        """Refuse options that are not there and numbers beyond the range of fixed point."""
+        choices.provider(options)
+        check_numbers(program, LIMIT)
+
+    def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
+        """Do one party's part."""
+        from deepshare.private.engines.crypten.party import run
+
+        return run(task, ready)
+
+    def host(self, program: Program, pool: Path | None) -> None:
+        """Clients take turns."""
+
+    def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
+        """Exactly what `run` measures, but for the time."""
+        choices.provider(options)
+        return predict.online(program, count), predict.offline(program, count)
+
+
+ENGINES = {"crypten": Crypten()}

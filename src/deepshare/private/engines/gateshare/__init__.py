@@ -1,0 +1,56 @@
+"""Engine gateshare: the gate-sharing protocol, with one message each way per activation and none for linear layers."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from deepshare.private.ir.program import Program
+from deepshare.private.result import Outcome, Part
+from deepshare.private.runtime.engine import Host, Role, Task
+
+
+class Gateshare:
+    """See `runtime.engine.Engine`. With the option dealer=pool the dealer has done its part beforehand."""
+
+    name = "gateshare"
+    trust = (
+        "All parties must follow the protocol. A dealer hands out random numbers beforehand: it sees no image, weight "
+        "or message, and must not work together with a party. Architecture, plan and number format are public. What "
+        "logits tell about a network is not hidden, but for a little noise."
+    )
+    packages = ("cryptography", "websockets")
+    install = "pip install cryptography websockets"
+    encrypts = True
+    delays = 2.0
+
+    def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
+        """All three, or two where both have a pool."""
+        from deepshare.private.engines.gateshare.support import has_pool
+
+        return ("server", "client") if has_pool(options) else ("server", "client", "dealer")
+
+    def check(self, program: Program, options: Mapping[str, str]) -> None:
+        """Refuse max-pooling, options, and weights beyond the range of fixed point."""
+        from deepshare.private.engines.gateshare.support import check
+
+        check(program, options)
+
+    def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
+        """Do one party's part."""
+        from deepshare.private.engines.gateshare.main import run
+
+        return run(task, ready)
+
+    def host(self, program: Program, pool: Path | None) -> Host:
+        """Clients share the weights, and a pool."""
+        from deepshare.private.engines.gateshare.host import Hosting
+
+        return Hosting(program, pool)
+
+    def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
+        """What `run` measures, but for the time: online exactly; offline if ranges are the usual and no lot is bad."""
+        from deepshare.private.engines.gateshare import cost_model
+
+        return cost_model.online(program, count), cost_model.offline(program, count)
+
+
+ENGINES = {"gateshare": Gateshare()}

@@ -1,0 +1,1 @@
+"""Cryptographic and arithmetic building blocks; none knows a network."""

@@ -1,0 +1,216 @@
+"""Exact products mod 2^64, by weights that are prepared once and used often.
+
+torch multiplies int64 matrices fast only with AVX-512, where `WholeWeight` leaves it to torch. Elsewhere float64 matrix
+products are some ten times as fast: one factor is cut into limbs, numbers of so few bits that every sum of products of
+limbs is an integer of at most 2^53, which float64 holds exactly in whatever order it adds. Sums that could become
+larger are cut along the inner dimension.
+
+* `PlainWeight`, small numbers such as encoded weights, with x in two limbs of 32 bits: two products.
+* `RingWeight`, any numbers mod 2^64 such as masked weights, both factors in three limbs of 22 bits: six products.
+
+`plain_weight` and `ring_weight` choose.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.crypto.im2col import Geometry, Pair, columns, padded, rows_of_kernels
+
+_EXACT = 1 << 53
+_PLAIN = _EXACT >> 31  # what x in limbs of 32 bits leaves for a plain weight
+_CHUNK = 1 << 21  # numbers in the columns of one product: a large batch is cut by images, which keeps memory small
+
+
+class Weight(ABC):
+    """A matrix (O, C) or kernels (O, C / groups, kh, kw) of ring elements, ready to be multiplied.
+
+    Args:
+        weight: Ring elements.
+        geometry: For kernels, how they move.
+    """
+
+    limbs: int
+
+    def __init__(self, weight: Tensor, geometry: Geometry | None = None) -> None:
+        self.geometry = geometry or Geometry()
+        self.kernel: Pair | None = None if weight.dim() == 2 else (weight.shape[2], weight.shape[3])
+        rows = weight[None] if weight.dim() == 2 else rows_of_kernels(weight, self.geometry.groups)
+        self._blocks = [(block, self._prepare(rows[..., block])) for block in self._cut(rows)]
+
+    @abstractmethod
+    def _cut(self, rows: Tensor) -> Iterable[slice]:
+        """Blocks of the inner dimension of rows (groups, O, K) within which sums stay exact."""
+
+    @abstractmethod
+    def _prepare(self, rows: Tensor) -> Tensor:
+        """One block in the form that `_multiply` needs."""
+
+    @abstractmethod
+    def _split(self, x: Tensor) -> Tensor:
+        """The limbs of x: (L, *x.shape)."""
+
+    @abstractmethod
+    def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
+        """A block times limbs (groups, L, R, K): ring elements (groups, O, R)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product with x (N, C) or (N, C, H, W), mod 2^64."""
+        if self.kernel is None:
+            return self._sum(self._split(x)[None])[0].T.contiguous()
+        maps = padded(x, self.geometry.padding)
+        size = self.geometry.positions((maps.shape[1], maps.shape[2]), self.kernel)
+        each = self.limbs * math.prod(size) * math.prod(self.kernel) * maps.shape[3]
+        parts = [self._convolve(part, self.kernel, size) for part in maps.split(max(1, _CHUNK // each))]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _convolve(self, maps: Tensor, kernel: Pair, size: Pair) -> Tensor:
+        product = self._sum(columns(self._split(maps), kernel, self.geometry))
+        apart = product.reshape(-1, maps.shape[0], math.prod(size))
+        return apart.transpose(0, 1).reshape(maps.shape[0], -1, *size)
+
+    def _sum(self, x: Tensor) -> Tensor:
+        return reduce(Tensor.add_, (self._multiply(block, x[..., where]) for where, block in self._blocks))
+
+
+def plain_weight(weight: Tensor, geometry: Geometry | None = None) -> Weight:
+    """Prepare small numbers, of at most 22 bits: those of the server's own network.
+
+    Raises:
+        EngineError: Some are larger.
+    """
+    _check_plain(weight)
+    return WholeWeight(weight, geometry) if whole_is_faster(geometry) else PlainWeight(weight, geometry)
+
+
+def ring_weight(weight: Tensor, geometry: Geometry | None = None) -> Weight:
+    """Prepare any ring elements: masks, masked weights."""
+    return WholeWeight(weight, geometry) if whole_is_faster(geometry) else RingWeight(weight, geometry)
+
+
+def whole_is_faster(geometry: Geometry | None = None) -> bool:
+    """Whether torch's own products of int64 are faster than those of limbs; for many small matrices they never are."""
+    fast = (
+        torch.backends.cpu.get_cpu_capability() == "AVX512" and "fbgemm" in torch.backends.quantized.supported_engines
+    )
+    return fast and (geometry is None or geometry.groups == 1)
+
+
+class WholeWeight(Weight):
+    """Any ring elements of one group, in one limb. Takes 8 bytes a number."""
+
+    limbs = 1
+
+    def _cut(self, rows: Tensor) -> Iterable[slice]:
+        return (slice(0, rows.shape[2]),)
+
+    def _prepare(self, rows: Tensor) -> Tensor:
+        return rows.mT.clone(memory_format=torch.contiguous_format)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x[None]
+
+    def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
+        # The weights second and transposed: with few positions any other order takes four times as long.
+        return (x[0, 0] @ block[0]).T[None]
+
+
+class PlainWeight(Weight):
+    """Small numbers, in float64."""
+
+    limbs = 2
+
+    def _cut(self, rows: Tensor) -> Iterable[slice]:
+        _check_plain(rows)
+        return _blocks_below(rows, _PLAIN)
+
+    def _prepare(self, rows: Tensor) -> Tensor:
+        return rows.double().contiguous()
+
+    def _split(self, x: Tensor) -> Tensor:
+        limbs = torch.empty(self.limbs, *x.shape, dtype=torch.float64)
+        low = x.to(torch.int32)  # wraps: the low half as a signed number
+        limbs[0] = low
+        limbs[1] = (x - low) >> 32
+        return limbs
+
+    def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
+        low, high = _product(block, x).to(torch.int64).unbind(1)
+        return low + (high << 32)
+
+
+class RingWeight(Weight):
+    """Any ring elements, in float64. Takes 24 bytes a number."""
+
+    limbs = 3
+
+    def _cut(self, rows: Tensor) -> Iterable[slice]:
+        # Limbs are of at most 2^21, the uppermost of 2^19; the largest sum is that of two products.
+        block = _EXACT >> 43
+        return (slice(begin, begin + block) for begin in range(0, rows.shape[2], block))
+
+    def _prepare(self, rows: Tensor) -> Tensor:
+        return self._split(rows)
+
+    def _split(self, x: Tensor) -> Tensor:
+        limbs = torch.empty(self.limbs, *x.shape, dtype=torch.float64)
+        for limb in limbs:
+            low = (x << 42) >> 42
+            limb.copy_(low)
+            x = (x - low) >> 22
+        return limbs
+
+    def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
+        # Only products whose place is below 2^64 count: with limbs 0, 1, 2 those of 0 + 0, 0 + 1, 1 + 0, 0 + 2, ...
+        first = _product(block[0], x)
+        second = _product(block[1], x[:, :2])
+        third = _product(block[2], x[:, :1])
+        middle = first[:, 1] + second[:, 0]
+        upper = (first[:, 2] + second[:, 1]).add_(third[:, 0])
+        return first[:, 0].to(torch.int64) + (middle.to(torch.int64) << 22) + (upper.to(torch.int64) << 44)
+
+
+class Resampling:
+    """rows @ map @ columns^T for every channel, with public integers: pooling and interpolation of shares."""
+
+    def __init__(self, rows: Tensor, columns: Tensor) -> None:
+        self._rows, self._columns = plain_weight(rows), plain_weight(columns)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Resample maps (N, C, H, W), mod 2^64."""
+        return _along_last(self._rows, _along_last(self._columns, x).mT).mT.contiguous()
+
+
+def _along_last(weight: Weight, x: Tensor) -> Tensor:
+    return weight(x.flatten(0, -2)).view(*x.shape[:-1], -1)
+
+
+def _product(weight: Tensor, x: Tensor) -> Tensor:
+    """Weights (groups, O, K) times limbs (groups, L, R, K): (groups, L, O, R), whatever its strides."""
+    groups, limbs, rows, width = x.shape
+    flat = x.reshape(groups, limbs * rows, width)
+    # The larger factor second: as measured with MKL.
+    if limbs * rows > weight.shape[1]:
+        return (weight @ flat.mT).view(groups, -1, limbs, rows).transpose(1, 2)
+    return (flat @ weight.mT).view(groups, limbs, rows, -1).mT
+
+
+def _check_plain(weight: Tensor) -> None:
+    largest = max(-int(weight.min()), int(weight.max()))
+    if largest > _PLAIN:
+        raise EngineError(f"a weight of {largest} units is above {_PLAIN}: use fewer fractional bits")
+
+
+def _blocks_below(rows: Tensor, limit: int) -> Iterator[slice]:
+    """Cut (groups, O, K) along K so that no row's absolute sum within a block is above the limit, as no number is."""
+    sums = rows.abs().flatten(0, 1).cumsum(1)
+    begin, before = 0, sums.new_zeros(len(sums), 1)
+    while begin < sums.shape[1]:
+        end = begin + int(((sums[:, begin:] - before) <= limit).all(0).sum())
+        yield slice(begin, end)
+        begin, before = end, sums[:, end - 1 : end]

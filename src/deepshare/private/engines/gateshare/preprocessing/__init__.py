@@ -1,0 +1,1 @@
+"""Correlated randomness before the images: dealt, stored, spent once."""

@@ -1,0 +1,51 @@
+"""What is public of a network, as a file: all that a dealer has to know."""
+
+import json
+from pathlib import Path
+
+from torch import Tensor
+
+from deepshare.errors import EngineError
+from deepshare.files import write_atomically
+from deepshare.private.engines.gateshare.fixedpoint import Numbers, calibrate
+from deepshare.private.engines.gateshare.support import check
+from deepshare.private.ir import outline
+from deepshare.private.ir.program import Program
+
+
+def write(path: Path, program: Program, samples: Tensor | None = None) -> None:
+    """Write the outline and the number format of a network.
+
+    Args:
+        path: The file.
+        program: With its hidden numbers.
+        samples: Images that ranges are measured on; without any, synthetic ones.
+
+    Raises:
+        UnsupportedModelError: The network does something that gateshare cannot do.
+        EngineError: The file cannot be written.
+    """
+    check(program, {})
+    content = {"outline": outline.dump(program), "numbers": calibrate(program, samples).dump()}
+    try:
+        write_atomically(path, json.dumps(content).encode())
+    except OSError as error:
+        raise EngineError(f"{path} cannot be written ({error.strerror}): give another place") from error
+
+
+def read(path: Path) -> tuple[Program, Numbers]:
+    """Read what `write` wrote.
+
+    Raises:
+        EngineError: It is something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        program = outline.parse(content["outline"])
+    except OSError as error:
+        cure = "make one with deepshare private outline"
+        raise EngineError(f"{path} cannot be read ({error.strerror}): {cure}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{path} is no outline: make one with deepshare private outline") from error
+    check(program, {})
+    return program, Numbers.parse(content.get("numbers"), program)

@@ -1,0 +1,151 @@
+"""What each of the two parties runs."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from spu.experimental import make_cached_var
+from torch import Tensor
+
+from deepshare.private.engines.spu.functions import function
+from deepshare.private.engines.spu.link import RANKS, connect
+from deepshare.private.engines.spu.lower import lower
+from deepshare.private.engines.spu.machine import CLIENT, SERVER, Machine
+from deepshare.private.engines.spu.meter import Meter, comparisons
+from deepshare.private.engines.spu.protocol import LIMIT, Protocol
+from deepshare.private.engines.spu.steps import Gated, Gates, Share, Step
+from deepshare.private.ir.range_checks import check_images_below
+from deepshare.private.result import Outcome, Part
+from deepshare.private.runtime.engine import Task
+
+# CHEETAH gives each processor so many elements of a comparison, and makes its keys when it first needs them.
+_TILE = 2048
+# What the parties agree on must not depend on the machine of one of them.
+_MOST_CORES = 64
+
+
+def run(protocol: Protocol, task: Task, ready: Callable[[], None]) -> Outcome:
+    """Do one party's part; see `deepshare.private.runtime.engine.Engine`."""
+    if task.images is not None:
+        check_images_below(task.images, LIMIT)
+    with TemporaryDirectory(prefix="deepshare-") as folder:
+        meter = Meter(Path(folder), RANKS[task.role])
+        link = connect(task, meter)
+        ready()
+        return _Party(protocol, task, Machine(protocol, link, meter)).infer()
+
+
+class _Party:
+    def __init__(self, protocol: Protocol, task: Task, machine: Machine) -> None:
+        self.protocol, self.task, self.machine = protocol, task, machine
+        self.steps = lower(task.program, protocol.absorbs, task.count)
+        self.last = {name: number for number, step in enumerate(self.steps) for name in step.inputs}
+
+    def infer(self) -> Outcome:
+        start = time.perf_counter()
+        spent, executables = self._open_session()
+        self.machine.wait()
+        session = replace(spent, seconds=time.perf_counter() - start)
+        layers, logits = self._answer(executables)
+        return Outcome(logits, layers, Part(), session, sum(part.seconds for part in layers.values()))
+
+    def _open_session(self) -> tuple[Part, list[Any]]:
+        """The server's numbers, keys, and all code compiled."""
+        for name, owner in (("server.zero", SERVER), ("client.zero", CLIENT)):
+            self.machine.hold(name, owner, np.zeros(()))
+        self.machine.hold("whole.zero", SERVER, np.zeros((), np.int32))
+        images = (self.task.count, *self.task.program.input_size)
+        self.machine.hold("images", CLIENT, np.broadcast_to(np.float32(0), images))
+        for number, step in enumerate(self.steps):
+            for field, value in step.hidden.items():
+                self.machine.hold(f"{number}.{field}", SERVER, _array(value))
+        spent = self._once(jnp.add, ["server.zero", "client.zero"], ["zero"])
+        spent += self._cache() if self.protocol.caches else self._make_keys()
+        return spent, [self._compile(number, step) for number, step in enumerate(self.steps)]
+
+    def _compile(self, number: int, step: Step) -> Any:
+        compute = function(step, _cached if self.protocol.caches else _as_is)
+        inputs = [*step.inputs, *(f"{number}.{field}" for field in step.hidden)]
+        if isinstance(step, Share):
+            return self.machine.compile(jnp.add, [*inputs, "server.zero"], [step.output])
+        if isinstance(step, Gates) and self.protocol.caches:
+            # Arithmetic shares of the prototypes' gates, before they are spread, opened once for the whole group.
+            def gate(x: Array, zero: Array) -> Array:
+                return _cached(compute(x).astype(jnp.int32) + zero)
+
+            return self.machine.compile(gate, [*inputs, "whole.zero"], [step.output])
+        return self.machine.compile(compute, inputs, [step.output])
+
+    def _once(self, compute: Callable[..., Any], inputs: list[str], outputs: list[str]) -> Part:
+        return self.machine.run(self.machine.compile(compute, inputs, outputs))
+
+    def _cache(self) -> Part:
+        """Share factors, and open them behind masks by multiplying them with zero: later products open them no more."""
+        names = [f"{number}.{field}" for number, step in enumerate(self.steps) for field in step.factors]
+
+        def share(zero: Array, *factors: Array) -> list[Array]:
+            return [_cached(factor + zero) for factor in factors]
+
+        def multiply(zero: Array, *factors: Array) -> list[Array]:
+            return [_zero_times(factor, zero) for factor in factors]
+
+        shared = self._once(share, ["client.zero", *names], names)
+        return shared + self._once(multiply, ["zero", *names], [f"nothing{number}" for number in range(len(names))])
+
+    def _make_keys(self) -> Part:
+        """Make CHEETAH do once what it otherwise does at its first comparison and its first products."""
+        largest = max(step.elements for step in self.steps) * self.task.count
+        spread = min(largest, _TILE * _MOST_CORES)
+
+        def select(zeros: Array, zero: Array) -> Array:
+            shares = zeros + zero
+            return jnp.where(shares >= 0, shares, 0.0)
+
+        self.machine.hold("zeros", SERVER, np.zeros(spread))
+        self.machine.hold("matrix", SERVER, np.zeros((2, 2)))
+        spent = self._once(select, ["zeros", "client.zero"], ["nothing"]) + self._once(
+            _zero_times, ["matrix", "zero"], ["nothing"]
+        )
+        if any(isinstance(step, Gated) and step.hidden for step in self.steps):
+            spent += self._once(jnp.multiply, ["zero", "zero"], ["nothing"])
+        return spent
+
+    def _answer(self, executables: list[Any]) -> tuple[dict[int, Part], Tensor | None]:
+        if self.task.images is not None:
+            self.machine.hold("images", CLIENT, self.task.images.numpy())
+        layers: dict[int, Part] = {}
+        for number, (step, executable) in enumerate(zip(self.steps, executables, strict=True)):
+            part = self.machine.run(executable)
+            counted = {"comparisons": comparisons(executable.code), "products": step.products * self.task.count}
+            layers[step.number] = layers.get(step.number, Part()) + replace(part, **counted)
+            for name in set(step.inputs):
+                if self.last[name] == number:
+                    self.machine.drop(name)
+        logits, part = self.machine.reveal(self.steps[-1].output)
+        layers[self.steps[-1].number] += part
+        return layers, None if logits is None else torch.from_numpy(np.asarray(logits))
+
+
+def _cached(x: Array) -> Array:
+    cached: Array = make_cached_var(x)
+    return cached
+
+
+def _as_is(x: Array) -> Array:
+    return x
+
+
+def _zero_times(factor: Array, zero: Array) -> Array:
+    return jnp.broadcast_to(zero, (2, factor.shape[0])) @ factor
+
+
+def _array(value: Tensor) -> "np.ndarray[Any, Any]":
+    """A tensor's numbers, or zeros of its shape that take no memory."""
+    return np.broadcast_to(np.float32(0), value.shape) if value.is_meta else value.numpy()

@@ -1,0 +1,1 @@
+"""The network as every engine sees it: a list of operations on tensors."""

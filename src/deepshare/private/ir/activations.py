@@ -1,0 +1,91 @@
+"""What each kind of activation module becomes in a program."""
+
+import torch
+from torch import Tensor, nn
+
+from deepshare.methods.gated_polynomial import GatedPolynomial
+from deepshare.methods.patches import PatchReLU
+from deepshare.methods.snl import MaskedReLU
+from deepshare.methods.square import Square
+from deepshare.private.ir.handlers import Call
+from deepshare.private.ir.patches import cells_of_patches
+from deepshare.private.ir.program import GatedActivation, Operation, SharedActivation
+from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module is one operation as a whole."""
+    return isinstance(module, GateModule | MaskedReLU | GatedPolynomial | Square)
+
+
+def activation(module: nn.Module, call: Call, leaders: dict[GateCell, int], number: int) -> Operation:
+    """The operation of an activation module.
+
+    Args:
+        module: One for which `is_leaf` holds.
+        call: Where it was called.
+        leaders: For each group the number of its leader; a leader enters itself.
+        number: The number that the operation will have.
+    """
+    match module:
+        case SharedReLU():
+            return _shared(module, call, leaders, number)
+        case MaskedReLU():
+            if not bool(((module.mask == 0) | (module.mask == 1)).all()):
+                raise call.refuse("its masks are still between 0 and 1", "finish its training, which makes them binary")
+            return GatedActivation(call.name, call.inputs, call.shape, module.mask.bool().reshape(call.shape))
+        case GatedPolynomial():
+            return _polynomial(module, call)
+        case Square():
+            return _square(module, call)
+        case PatchReLU():
+            return _patched(module, call)
+    raise call.refuse(f"{type(module).__name__}, which no engine knows", "take a method of deepshare's own")
+
+
+def _shared(module: SharedReLU, call: Call, leaders: dict[GateCell, int], number: int) -> Operation:
+    if module.cell.phase != "hard":
+        raise call.refuse("its gates are not all hard", "finish the switch")
+    if module.position == 0:
+        leaders[module.cell] = number
+    return SharedActivation(
+        call.name,
+        call.inputs,
+        call.shape,
+        leaders[module.cell],
+        module.prototypes,
+        module.pi.clone(),
+        module.alpha.detach().double(),
+        module.beta.detach().double(),
+        module.position == 0,
+        _cells(torch.full((module.prototypes, 2), module.patch), call) if module.patch > 1 else None,
+    )
+
+
+def _patched(module: PatchReLU, call: Call) -> Operation:
+    """Channels without a gate pass; of the others the patches are cells."""
+    gated = (module.patches > 0).all(1)
+    mask = gated.view(-1, *[1] * (len(call.shape) - 1)).expand(call.shape)
+    return GatedActivation(
+        call.name, call.inputs, call.shape, mask.contiguous(), cells=_cells(module.patches[gated], call)
+    )
+
+
+def _cells(patches: Tensor, call: Call) -> Tensor:
+    height, width = call.shape[1:] if len(call.shape) == 3 else (1, 1)
+    return cells_of_patches(patches, height, width)
+
+
+def _polynomial(module: GatedPolynomial, call: Call) -> Operation:
+    mask = module.mask.reshape(call.shape)
+    values = (value.detach().double() for value in module.factors())
+    square, linear, constant = (value.view(value.shape[: len(call.shape)]) for value in values)  # of vectors, too
+    if bool((square == 0).all() and (linear == 1).all() and (constant == 0).all()):
+        return GatedActivation(call.name, call.inputs, call.shape, mask)
+    return GatedActivation(call.name, call.inputs, call.shape, mask, square, linear, constant)
+
+
+def _square(module: Square, call: Call) -> Operation:
+    factor = module.factor().detach().double().view(-1, *[1] * (len(call.shape) - 1))
+    mask, zero = torch.zeros(call.shape, dtype=torch.bool), torch.zeros_like(factor)
+    return GatedActivation(call.name, call.inputs, call.shape, mask, factor, zero, zero)

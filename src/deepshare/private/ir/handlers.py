@@ -1,0 +1,275 @@
+"""What each torch function becomes in a program; a handler takes the arguments of its function."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepshare.errors import UnsupportedModelError
+from deepshare.private.ir.fold import Norm
+from deepshare.private.ir.program import (
+    Add,
+    Concatenate,
+    Convolution,
+    GatedActivation,
+    Linear,
+    MaxPool,
+    Operation,
+    Resample,
+    Reshape,
+)
+
+Pair = int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Where a function was called.
+
+    Attributes:
+        name: Path of the module.
+        inputs: Numbers of the operations whose results it got.
+        before: Shape of the first of them, with the batch.
+        shape: Shape of what it returned, without the batch.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    before: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def refuse(self, what: str, cure: str) -> UnsupportedModelError:
+        """The error for a call that no engine can do."""
+        return UnsupportedModelError(f"{self.name or 'the network'}: {what}: {cure}")
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    first, second = value if len(value) == 2 else (value[0], value[0])
+    return int(first), int(second)
+
+
+def _conv2d(
+    call: Call,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair | str = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Operation:
+    dilations = _pair(dilation)
+    if isinstance(padding, str):
+        spans = [d * (k - 1) for d, k in zip(dilations, weight.shape[2:], strict=True)]
+        if padding == "same" and any(span % 2 for span in spans):
+            raise call.refuse("padding 'same' around an even kernel is not symmetric", "give the padding as numbers")
+        padding = [span // 2 for span in spans] if padding == "same" else 0
+    return Convolution(
+        call.name,
+        call.inputs,
+        call.shape,
+        weight.detach(),
+        _bias(bias, weight),
+        _pair(stride),
+        _pair(padding),
+        dilations,
+        groups,
+    )
+
+
+def _linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operation:
+    if len(call.shape) != 1:
+        raise call.refuse("a linear layer on more than (N, C)", "flatten before it")
+    return Linear(call.name, call.inputs, call.shape, weight.detach(), _bias(bias, weight))
+
+
+def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
+    return weight.new_zeros(weight.shape[0]) if bias is None else bias.detach()
+
+
+def _batch_norm(
+    call: Call,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Operation:
+    if running_mean is None or running_var is None or training:
+        raise call.refuse("BatchNorm without running statistics", "use track_running_stats=True and train it")
+    scale = (running_var + eps).rsqrt() * (1 if weight is None else weight.detach())
+    shift = (0 if bias is None else bias.detach()) - running_mean * scale
+    return Norm(call.name, call.inputs, call.shape, scale, shift)
+
+
+def _relu(call: Call, input: Tensor, inplace: bool = False) -> Operation:
+    return GatedActivation(call.name, call.inputs, call.shape, torch.ones(call.shape, dtype=torch.bool))
+
+
+def _add(call: Call, input: Tensor, other: Any, *, alpha: float = 1) -> Operation:
+    if len(call.inputs) != 2 or alpha != 1 or input.shape != other.shape:
+        raise call.refuse("a sum with something that is not a tensor of its shape", "add tensors of one shape")
+    return Add(call.name, call.inputs, call.shape)
+
+
+def _cat(call: Call, tensors: Sequence[Tensor], dim: int = 0, **_: Any) -> Operation:
+    if dim % tensors[0].dim() != 1 or len(call.inputs) != len(tensors):
+        raise call.refuse(f"concatenation along dimension {dim}", "concatenate along the channels")
+    return Concatenate(call.name, call.inputs, call.shape)
+
+
+def _reshape(call: Call, input: Tensor, *_: Any, **__: Any) -> Operation:
+    if input.numel() // call.before[0] != torch.Size(call.shape).numel():
+        raise call.refuse("a reshape across images", "keep the batch first")
+    return Reshape(call.name, call.inputs, call.shape)
+
+
+def _mean(call: Call, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Operation:
+    dims = sorted(d % input.dim() for d in ([dim] if isinstance(dim, int) else dim or range(input.dim())))
+    if input.dim() != 4 or dims != [2, 3]:
+        raise call.refuse(f"a mean over dimensions {dims}", "take means over whole maps only")
+    return _pool(call, input, [(0, input.shape[2])], [(0, input.shape[3])])
+
+
+def _avg_pool2d(
+    call: Call,
+    input: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Operation:
+    kernel, pads = _pair(kernel_size), _pair(padding)
+    steps = _pair(stride) if stride else kernel
+    windows = [
+        [(o * s - p, o * s - p + k) for o in range(out)]
+        for out, k, s, p in zip(call.shape[1:], kernel, steps, pads, strict=True)
+    ]
+    if divisor_override or (ceil_mode and _overhang(windows, input, pads)):
+        raise call.refuse("average pooling with windows of unequal weight", "use ceil_mode=False and no divisor")
+    return _pool(call, input, windows[0], windows[1], count_outside=count_include_pad)
+
+
+def _overhang(windows: list[list[tuple[int, int]]], input: Tensor, pads: tuple[int, int]) -> bool:
+    sizes = input.shape[2:]
+    return any(w[-1][1] > size + pad for w, size, pad in zip(windows, sizes, pads, strict=True))
+
+
+def _adaptive_avg_pool2d(call: Call, input: Tensor, output_size: Any) -> Operation:
+    windows = [
+        [(o * size // out, -(-(o + 1) * size // out)) for o in range(out)]
+        for size, out in zip(input.shape[2:], call.shape[1:], strict=True)
+    ]
+    return _pool(call, input, windows[0], windows[1])
+
+
+def _pool(
+    call: Call,
+    input: Tensor,
+    rows: list[tuple[int, int]],
+    columns: list[tuple[int, int]],
+    count_outside: bool = False,
+) -> Operation:
+    """Averages over windows; a window may reach beyond the map, where there are zeros."""
+    sums, sizes = zip(
+        *(_windows(size, w, count_outside) for size, w in zip(input.shape[2:], (rows, columns), strict=True)),
+        strict=True,
+    )
+    if all(len(set(size.tolist())) == 1 for size in sizes):
+        scale = 1 / (float(sizes[0][0]) * float(sizes[1][0]))
+        return Resample(call.name, call.inputs, call.shape, sums[0], sums[1], scale)
+    means = [total / size[:, None] for total, size in zip(sums, sizes, strict=True)]
+    return Resample(call.name, call.inputs, call.shape, means[0], means[1], 1.0)
+
+
+def _windows(size: int, windows: list[tuple[int, int]], count_outside: bool) -> tuple[Tensor, Tensor]:
+    sums = torch.zeros(len(windows), size, dtype=torch.float64)
+    for row, (first, last) in zip(sums, windows, strict=True):
+        row[max(first, 0) : last] = 1
+    counts = torch.tensor([last - first for first, last in windows]) if count_outside else sums.sum(1)
+    return sums, counts.double()
+
+
+def _interpolate(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Operation:
+    mode = kwargs.get("mode", args[2] if len(args) > 2 else "nearest")
+    if mode not in ("bilinear", "nearest", "nearest-exact") or kwargs.get("antialias"):
+        raise call.refuse(f"interpolation {mode}", "use bilinear or nearest")
+    # Both are separable: what they do to unit vectors along each axis is the whole of them.
+    ratios = kwargs.get("scale_factor", args[1] if len(args) > 1 else None)
+    factors = (ratios, ratios) if isinstance(ratios, int | float) or ratios is None else tuple(ratios)
+    options = {
+        "mode": mode,
+        "align_corners": kwargs.get("align_corners", args[3] if len(args) > 3 else None),
+        "recompute_scale_factor": kwargs.get("recompute_scale_factor"),
+    }
+    matrices = []
+    for size, out, factor in zip(input.shape[2:], call.shape[1:], factors, strict=True):
+        unit = torch.eye(size, dtype=torch.float64)[:, None, :, None]
+        given = {"size": (out, 1)} if factor is None else {"scale_factor": (factor, 1.0)}
+        matrices.append(F.interpolate(unit, **given, **options)[:, 0, :, 0].T.contiguous())
+    return Resample(call.name, call.inputs, call.shape, matrices[0], matrices[1], 1.0)
+
+
+def _expand(call: Call, input: Tensor, *_: Any) -> Operation:
+    if len(call.shape) != 3 or input.shape[2:] != (1, 1) or input.shape[1] != call.shape[0]:
+        raise call.refuse("an expansion of something that is not a 1x1 map", "expand 1x1 maps only")
+    rows, columns = (torch.ones(size, 1, dtype=torch.float64) for size in call.shape[1:])
+    return Resample(call.name, call.inputs, call.shape, rows, columns, 1.0)
+
+
+def _max_pool2d(
+    call: Call,
+    input: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Operation:
+    if _pair(dilation) != (1, 1) or ceil_mode:
+        raise call.refuse("max-pooling with dilation or ceil_mode", "use plain windows, or average pooling")
+    kernel = _pair(kernel_size)
+    return MaxPool(call.name, call.inputs, call.shape, kernel, _pair(stride) if stride else kernel, _pair(padding))
+
+
+HANDLERS: dict[str, Callable[..., Operation]] = {
+    "conv2d": _conv2d,
+    "linear": _linear,
+    "batch_norm": _batch_norm,
+    **dict.fromkeys(("relu", "relu_"), _relu),
+    **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), _add),
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
+    **dict.fromkeys(("flatten", "view", "reshape", "squeeze", "unflatten"), _reshape),
+    "mean": _mean,
+    "avg_pool2d": _avg_pool2d,
+    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
+    "interpolate": _interpolate,
+    **dict.fromkeys(("expand", "expand_as"), _expand),
+    **dict.fromkeys(("max_pool2d", "_max_pool2d"), _max_pool2d),
+}
+
+# Functions that may get several tensors that depend on the image.
+MANY = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__", "cat", "concat", "concatenate", "expand_as"})
+
+# Functions that give back what they got, in a network that is not training.
+PASSING = frozenset(
+    {"dropout", "dropout2d", "feature_dropout", "contiguous", "clone", "detach", "to", "double", "type_as"}
+)
+
+CURES = {
+    "relu6": "turn ReLU6 into ReLU with deepshare.relu6_to_relu and finetune",
+    "hardtanh": "turn ReLU6 into ReLU with deepshare.relu6_to_relu and finetune",
+    "gelu": "a GELU network is a teacher; take the trained network with hard gates",
+    "pad": "give the padding to the convolution",
+}

@@ -1,0 +1,161 @@
+"""Translate a trained network into a program, by running it once and writing down what it does."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from deepshare.errors import UnsupportedModelError, reason
+from deepshare.private.ir import reference
+from deepshare.private.ir.activations import activation, is_leaf
+from deepshare.private.ir.fold import fold
+from deepshare.private.ir.handlers import CURES, HANDLERS, MANY, PASSING, Call
+from deepshare.private.ir.program import Input, Operation, Program, Resample, Reshape
+from deepshare.sharing.gates import GateCell
+from deepshare.sharing.observe import BATCH, check_input_size, copy_of
+
+# What folding and another order of additions may change, relative to the largest output.
+_TOLERANCE = 1e-8
+
+
+def translate(model: nn.Module, input_size: Sequence[int]) -> Program:
+    """Translate a network into the operations of private inference.
+
+    Args:
+        model: A network in its final form: plain, with shared gates, or with masks. It is not touched.
+        input_size: Size of one image without the batch.
+
+    Returns:
+        The program, in float64, checked against the network on random images.
+
+    Raises:
+        UnsupportedModelError: The network does something that no engine knows; names the layer and the cure.
+    """
+    size = check_input_size(input_size)
+    network = copy_of(model).double().cpu().eval()
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(BATCH, *size, dtype=torch.float64, generator=generator)
+    with torch.no_grad():
+        recorder = _Recorder(network, images)
+        try:
+            with recorder:
+                result = network(images)
+        except UnsupportedModelError:
+            raise
+        except Exception as error:
+            shape = "x".join(map(str, size))
+            raise UnsupportedModelError(
+                f"{type(model).__name__} does not run on images of size {shape} ({reason(error)}): "
+                "give the input size that it was trained for"
+            ) from error
+        program = fold(recorder.operations, recorder.output(result))
+        _check(program, model, torch.randn(BATCH, *size, dtype=torch.float64, generator=generator))
+    return program
+
+
+def _check(program: Program, model: nn.Module, images: Tensor) -> None:
+    """Compare with the network on images that the translation has not seen."""
+    name = type(model).__name__
+    result = copy_of(model).double().cpu().eval()(images.clone())
+    expected = result["out"] if isinstance(result, dict) else result
+    if not bool(torch.isfinite(expected).all()):
+        raise UnsupportedModelError(f"{name} gives numbers that are not finite on random images: look at its weights")
+    difference = (reference.evaluate(program, images) - expected).abs().max()
+    if not difference <= _TOLERANCE * expected.abs().max().clamp(min=1):
+        raise UnsupportedModelError(
+            f"{name} was translated but computes something else ({difference:.1e} apart): it may draw random numbers, "
+            "or write into views of its tensors"
+        )
+
+
+class _Recorder(TorchFunctionMode):
+    """Follows the tensors of one forward by their identity; it keeps them alive, so that no identity comes twice."""
+
+    def __init__(self, network: nn.Module, images: Tensor) -> None:
+        super().__init__()
+        self.names = {module: name for name, module in network.named_modules()}
+        self.stack: list[str] = []
+        self.leaf = 0
+        self.operations: list[Operation] = [Input("input", (), tuple(images.shape[1:]))]
+        self.numbers = {id(images): 0}
+        self.tensors: list[Any] = [images]
+        self.leaders: dict[GateCell, int] = {}
+        for module in self.names:
+            module.register_forward_pre_hook(self._enter)
+            module.register_forward_hook(self._leave)
+
+    def output(self, result: Any) -> int:
+        result = result["out"] if isinstance(result, dict) and "out" in result else result
+        if not isinstance(result, Tensor) or id(result) not in self.numbers:
+            raise UnsupportedModelError(
+                f"the network returns {type(result).__name__}, not one tensor of scores: wrap it so that it does"
+            )
+        return self.numbers[id(result)]
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self.stack.append(self.names[module])
+        self.leaf += is_leaf(module)
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        self.stack.pop()
+        if is_leaf(module):
+            self.leaf -= 1
+            call = self._call(self.names[module], (self.numbers[id(args[0])],), result)
+            self._add(activation(module, call, self.leaders, len(self.operations)), result)
+
+    def _call(self, name: str, sources: tuple[int, ...], result: Tensor) -> Call:
+        before = (BATCH, *self.operations[sources[0]].shape)
+        return Call(name, sources, before, tuple(result.shape[1:]))
+
+    def _add(self, operation: Operation, result: Tensor) -> None:
+        if isinstance(operation, Resample) and len(operation.shape) == 1:  # a mean that drops its dimensions
+            self.operations.append(replace(operation, shape=(*operation.shape, 1, 1)))
+            operation = Reshape(operation.name, (len(self.operations) - 1,), operation.shape)
+        self.operations.append(operation)
+        self._alias(result, len(self.operations) - 1)
+
+    def _alias(self, result: Any, number: int) -> None:
+        self.numbers[id(result)] = number
+        self.tensors.append(result)
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self.leaf or not isinstance(result, Tensor | tuple | list):
+            return result
+        sources = [self.numbers[id(v)] for v in _tensors((args, kwargs)) if id(v) in self.numbers]
+        if sources and any(isinstance(r, Tensor) for r in (result if isinstance(result, tuple | list) else [result])):
+            self._record(func, args, kwargs, sources, result)
+        return result
+
+    def _record(self, func: Any, args: Any, kwargs: dict[str, Any], sources: list[int], result: Any) -> None:
+        name = getattr(func, "__name__", str(func))
+        where = self.stack[-1] if self.stack else ""
+        if name in PASSING and isinstance(result, Tensor):
+            self._alias(result, sources[0])
+            return
+        handler = HANDLERS.get(name)
+        if len(sources) > 1 and name not in MANY:
+            raise UnsupportedModelError(
+                f"{where or 'the network'} calls {name.strip('_')} with several tensors that depend on the image: "
+                "private inference knows sums and concatenation of such"
+            )
+        if handler is None or not isinstance(result, Tensor):
+            raise UnsupportedModelError(
+                f"{where or 'the network'} calls {name.strip('_')}, which private inference does not know: "
+                f"{CURES.get(name, 'build it from convolutions, ReLUs, average pooling, sums and concatenation')}"
+            )
+        self._add(handler(self._call(where, tuple(sources), result), *args, **kwargs), result)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for item in value for t in _tensors(item)] if isinstance(value, tuple | list) else []

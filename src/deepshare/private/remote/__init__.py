@@ -1,0 +1,1 @@
+"""Two machines: a server that answers clients over TLS."""

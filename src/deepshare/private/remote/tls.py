@@ -1,0 +1,120 @@
+"""Certificates for a trial: one authority, one certificate for each party."""
+
+import ipaddress
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from deepshare.errors import EngineError
+from deepshare.files import write_atomically
+from deepshare.private.runtime.engine import Tls
+
+DAYS = 30
+PARTIES = ("server", "client")
+AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
+
+
+def make_keys(folder: Path, hosts: Sequence[str]) -> None:
+    """Make a folder for each party with the authority, its certificate and its key; the authority's key is not kept.
+
+    Args:
+        folder: Where; its folders `server` and `client` must not exist.
+        hosts: Names and addresses that the server is reached by.
+
+    Raises:
+        EngineError: There are keys already, or the folder cannot be written.
+    """
+    there = [str(folder / party) for party in PARTIES if (folder / party).exists()]
+    if there:
+        raise EngineError(f"{', '.join(there)} is there already: give another folder, or delete it")
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    authority = _certificate("DeepShare trial authority", authority_key, None, None, ())
+    for party in PARTIES:
+        key = ec.generate_private_key(ec.SECP256R1())
+        signed = _certificate(f"DeepShare {party}", key, authority, authority_key, hosts if party == "server" else ())
+        _write(folder / party, authority, signed, key)
+
+
+def tls_of(folder: Path) -> Tls:
+    """The certificates in the folder of one party.
+
+    Raises:
+        EngineError: A file is missing.
+    """
+    folder = folder.resolve()
+    tls = Tls(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
+    for path in (tls.authority, tls.certificate, tls.key):
+        if not path.is_file():
+            raise EngineError(f"there is no {path}: make a set with deepshare private keys, or give the right folder")
+    return tls
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate | None,
+    issuer_key: ec.EllipticCurvePrivateKey | None,
+    hosts: Sequence[str],
+) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    signer = issuer_key or key
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer.subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=DAYS))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(_usage(issuer is None), critical=True)
+    )
+    if issuer is not None:
+        # Both parties of an engine may listen and connect.
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+    return builder.sign(signer, hashes.SHA256())
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write(folder: Path, authority: x509.Certificate, own: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+        write_atomically(folder / AUTHORITY, authority.public_bytes(pem))
+        write_atomically(folder / CERTIFICATE, own.public_bytes(pem))
+        write_atomically(folder / KEY, secret)
+        (folder / KEY).chmod(0o600)
+    except OSError as error:
+        raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error

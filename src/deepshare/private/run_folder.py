@@ -1,0 +1,105 @@
+"""A run folder made ready to be served."""
+
+import json
+from collections.abc import Container
+from pathlib import Path
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from deepshare.data import batches
+from deepshare.data.about import About
+from deepshare.errors import CheckpointError, DataError, PlanMismatchError
+from deepshare.private.ir.program import Program, SharedActivation
+from deepshare.private.ir.trace import translate
+from deepshare.sharing.plan import Plan
+from deepshare.training.build import load
+from deepshare.training.data_source import make_feed
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.run.folder import RunFolder
+
+
+def from_run(folder: Path, *, best: bool = False) -> tuple[Program, About]:
+    """Translate the network of a finished run.
+
+    Args:
+        folder: The run folder.
+        best: Whether to take the weights that were best on the validation images instead of the last.
+
+    Raises:
+        CheckpointError: The folder is unfinished or damaged, or does not say what its images are like.
+        UnsupportedModelError: The network does something that private inference does not know.
+    """
+    network = load(folder, best=best)
+    about = about_images(folder)
+    return translate(network, about.size), about
+
+
+def check_plan(program: Program, plan: Plan) -> None:
+    """Refuse a program that shares its gates otherwise than a plan says.
+
+    Raises:
+        PlanMismatchError: Names the first difference.
+    """
+    activations = [op for op in program.operations if isinstance(op, SharedActivation)]
+    leaders = [program.operations[op.leader] for op in activations]
+    planned = {
+        site.name: (group.leader.name, group.prototypes, group.gates) for group in plan.groups for site in group.gated
+    }
+    served = {
+        _site(op.name, planned): (_site(leader.name, planned), op.prototypes, leader.comparisons)
+        for op, leader in zip(activations, leaders, strict=True)
+    }
+    differing = sorted(name for name in served.keys() | planned.keys() if served.get(name) != planned.get(name))
+    if differing:
+        raise PlanMismatchError(
+            f"the server shares the gates of {differing[0]} otherwise than the plan: nothing was sent"
+        )
+
+
+def _site(name: str, sites: Container[str]) -> str:
+    """The site of an activation, which may be within the module that stands there."""
+    outer = name.removesuffix(".activation")
+    return name if name in sites or outer == name else _site(outer, sites)
+
+
+def about_images(folder: Path) -> About:
+    """What a run folder says of its images."""
+    path = RunFolder(folder).images
+    try:
+        return About.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} does not say what its images are like: write {path.name} into it, with size, mean, std, classes"
+        ) from error
+    except (OSError, ValueError, ValidationError) as error:
+        raise CheckpointError(f"{path} is damaged: restore it from the machine that trained the run") from error
+
+
+def training_images(folder: Path, count: int, data_dir: Path | None) -> Tensor:
+    """Training images of a run's data set, prepared: the server's own, to calibrate on.
+
+    Raises:
+        DataError: The data set is not there.
+    """
+    feed = make_feed(None, load_recipe(RunFolder(folder).recipe), data_dir)
+    feed.check()
+    return feed.sample(count)
+
+
+def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list[str], Tensor]:
+    """The first test images of a run's data set, prepared, with names that say what they show.
+
+    Raises:
+        DataError: The data set is not there.
+    """
+    recipe = load_recipe(RunFolder(folder).recipe)
+    feed = make_feed(None, recipe, data_dir)
+    if count < 1:
+        raise DataError(f"--samples {count}: give more than 0")
+    if feed.test_set is None:
+        raise DataError(f"no test images of {recipe.data.name} to take: give pictures with --images")
+    images, labels = next(iter(batches(feed.test_set, count, augment=feed.prepare)))
+    classes = feed.test_set.classes
+    said = [f" ({classes[label]})" for label in labels.tolist()] if labels.dim() == 1 else [""] * len(labels)
+    return [f"test image {number}{what}" for number, what in enumerate(said)], images

@@ -1,0 +1,1 @@
+"""Allocations: how many of the budget's gates each site gets."""

@@ -1,0 +1,140 @@
+"""From nothing to a trained network in one call: teachers, GELU phase, switch, finetune."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from deepshare.data import UserLoader
+from deepshare.errors import DataError, RecipeError
+from deepshare.training.build import lay_out
+from deepshare.training.data_source import Feed, make_feed
+from deepshare.training.hardware import Hardware, launch, together
+from deepshare.training.loop import Setting
+from deepshare.training.pipeline import Fitting
+from deepshare.training.recipe.files import Recipe, changed, load_recipe
+from deepshare.training.reporter import Reporter
+
+
+def fit(
+    model: nn.Module | None = None,
+    *,
+    recipe: str | Path | Recipe,
+    out: str | Path,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    resume: bool = False,
+    dry_run: bool = False,
+    hardware: Hardware | None = None,
+    reporter: Reporter | None = None,
+) -> nn.Module:
+    """Train a network as a recipe says, with all that it needs: its teacher, and the plain network where it starts.
+
+    Everything is saved in the run folder after each epoch; the teacher and the plain network have run folders of their
+    own inside it, and `teacher.weights` or `plain.weights` in a recipe take finished ones instead.
+
+    Args:
+        model: A network of your own, plain or shared, which the recipe's takes the place of; it is not touched.
+        recipe: A recipe, or its name or file.
+        out: The run folder.
+        data: Your own data: a Dataset, or (training, validation) or (training, validation, test), each a Dataset or a
+            DataLoader; or the name of a data set. By default the recipe's.
+        data_dir: Where data sets are.
+        download: Whether to fetch a data set that is not there.
+        resume: Whether to go on with the run in the folder; it ends bit for bit as if it had not been interrupted.
+        dry_run: Whether to train only one batch of every phase, and to keep nothing.
+        hardware: Where it runs.
+        reporter: Who is told; by default nobody.
+
+    Returns:
+        The trained network, on the CPU and ready for inference.
+
+    Raises:
+        RecipeError: The recipe is wrong, or its learning rate too high.
+        DataError: The data is missing, damaged or does not fit the network.
+        CheckpointError: The folder holds something else, or a file in it is damaged or cannot be written.
+        HardwareError: The devices are not there, or not so many.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    with _fitting(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as fitting:
+        return lay_out(fitting.run(resume), torch.contiguous_format).to("cpu").eval()
+
+
+def allocate(
+    model: nn.Module | None = None,
+    *,
+    recipe: str | Path | Recipe,
+    out: str | Path,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    resume: bool = False,
+    dry_run: bool = False,
+    hardware: Hardware | None = None,
+    reporter: Reporter | None = None,
+) -> dict[str, int]:
+    """Find by SNL how many gates each site of a network wants, as `fit` does where budget.allocate is "snl".
+
+    The arguments are those of `fit`. The plain network is trained first, unless the recipe has weights for it.
+
+    Returns:
+        A count for each site: weights for `plan`, which the run folder also holds as `snl/counts.json`.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    recipe = changed(recipe, {"budget.allocate": "snl"})
+    with _fitting(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as fitting:
+        return fitting.allocate(resume)
+
+
+@contextmanager
+def _fitting(
+    model: nn.Module | None,
+    recipe: Recipe,
+    out: str | Path,
+    data: Any,
+    data_dir: str | Path | None,
+    download: bool,
+    dry_run: bool,
+    hardware: Hardware | None,
+    reporter: Reporter | None,
+) -> "Iterator[Fitting]":
+    hardware = hardware or Hardware()
+    fabric = hardware.fabric()
+    _check_batches(recipe, hardware.processes)
+    launch(fabric)
+    if isinstance(data, str):  # the run folder says on which images it was trained
+        recipe, data = changed(recipe, {"data.name": data}), None
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        if hardware.deterministic:
+            stack.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+            torch.use_deterministic_algorithms(True)
+        if dry_run:
+            out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
+        feed = together(fabric, lambda: _feed(data, recipe, data_dir, download, fabric.world_size))
+        told = reporter if reporter and fabric.is_global_zero else Reporter()
+        setting = Setting(recipe, fabric, feed, told, hardware.compile, dry_run)
+        yield Fitting(setting, Path(out), model, asdict(hardware))
+
+
+def _feed(data: Any, recipe: Recipe, data_dir: str | Path | None, download: bool, processes: int) -> Feed:
+    feed = make_feed(data, recipe, data_dir, download=download)
+    feed.check()
+    if processes > 1 and isinstance(feed.train_set, UserLoader):
+        raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
+    return feed
+
+
+def _check_batches(recipe: Recipe, processes: int) -> None:
+    batches = {name: phase.batch for name, phase in recipe.phases.items()}
+    if recipe.budget and recipe.budget.allocate == "snl":
+        batches["snl"] = recipe.snl.batch
+    for name, batch in batches.items():
+        if batch % processes:
+            raise RecipeError(f"{name}.batch = {batch} cannot be shared by {processes} processes: change it")

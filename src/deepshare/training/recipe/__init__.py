@@ -1,0 +1,1 @@
+"""Recipes: TOML files, their schema, their keys as flags."""

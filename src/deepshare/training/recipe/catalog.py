@@ -1,0 +1,150 @@
+"""Which recipes there are, and which of them were run to the end: where, and with what result.
+
+A finished run is recorded as one small JSON file in `results/`, read off its run folder by `record`. What has no such
+file was not run to the end, whatever else is said of it.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from deepshare.errors import CheckpointError, RecipeError
+from deepshare.text import table
+from deepshare.training.recipe.files import Recipe, differences, load_recipe, names
+from deepshare.training.recipe.sections import Section
+from deepshare.training.run.folder import RunFolder, own_lines, read_environment
+
+NOT_RUN = "not run to the end"
+
+
+class Finished(Section):
+    """One run that was finished.
+
+    Attributes:
+        recipe: The packaged recipe that it ran.
+        overrides: What was changed in it, by dotted key.
+        seed: The seed.
+        score: What test and validation are.
+        test: On the test images after the last epoch, in percent.
+        validation: On the validation images after the last epoch, in percent.
+        gates: Comparisons for one image.
+        neurons: ReLUs of the plain network.
+        epochs: Of each phase of the network itself; teachers are other networks.
+        seconds: Training and validation of these phases.
+        environment: What it ran on.
+        command: How it was started.
+        date: When it ended.
+    """
+
+    recipe: str
+    overrides: dict[str, Any]
+    seed: int
+    score: Literal["accuracy", "miou"]
+    test: float
+    validation: float
+    gates: int
+    neurons: int
+    epochs: dict[str, int]
+    seconds: float
+    environment: dict[str, Any]
+    command: str
+    date: str
+
+    def __str__(self) -> str:
+        changed = "".join(f", {key} {value}" for key, value in self.overrides.items())
+        place = f"{self.environment.get('gpu') or self.environment.get('cpu')}, {self.date}"
+        return f"{self.score} {self.test:.2f}% with {self.gates:,} of {self.neurons:,} gates{changed} ({place})"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A recipe and its finished runs."""
+
+    recipe: Recipe
+    runs: tuple[Finished, ...]
+
+    @property
+    def status(self) -> str:
+        """Every finished run, or that there is none."""
+        return "; ".join(map(str, self.runs)) or NOT_RUN
+
+    @property
+    def paper(self) -> str:
+        """What the paper reports for it; empty for a recipe of our own."""
+        row = self.recipe.paper
+        return f"{row.accuracy or row.miou}% (table {row.table})" if row else ""
+
+
+def list_recipes(results: Path | None = None) -> list[Listed]:
+    """Return every packaged recipe with its finished runs.
+
+    Args:
+        results: Folder of the recorded runs; by default the packaged one.
+
+    Raises:
+        RecipeError: A recorded run cannot be read.
+    """
+    folder = results or resources.files("deepshare.training") / "results"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    runs = [_read(file.name, file.read_text(encoding="utf-8")) for file in files]
+    return [Listed(load_recipe(name), tuple(run for run in runs if run.recipe == name)) for name in names()]
+
+
+def as_table(rows: Sequence[Listed]) -> str:
+    """Show the list as text."""
+    cells = [(row.recipe.name, row.recipe.about, row.paper, row.status) for row in rows]
+    return table(("recipe", "what it trains", "paper", "run here"), cells, "<<<<")
+
+
+def record(folder: str | Path) -> Finished:
+    """Read a finished run off its folder.
+
+    Raises:
+        CheckpointError: The run is not finished, or a file is missing or damaged.
+        RecipeError: Its recipe is not a packaged one.
+    """
+    path = Path(folder)
+    if not (path / "result.json").is_file():
+        raise CheckpointError(f"{path} holds no finished run (no result.json): finish it with deepshare train --resume")
+    recipe = load_recipe(path / "recipe.toml")
+    result, lines = RunFolder(path).read_result(), own_lines(RunFolder(path))
+    environment = read_environment(RunFolder(path))
+    score: Literal["accuracy", "miou"] = "miou" if "val_miou" in lines[-1] else "accuracy"
+    command = environment.pop("command")
+    return Finished(
+        recipe=recipe.name,
+        overrides={key: new for key, (_, new) in differences(load_recipe(recipe.name), recipe).items()},
+        seed=recipe.seed,
+        score=score,
+        test=round(100 * result["test"]["last"][score], 2),
+        validation=round(100 * lines[-1][f"val_{score}"], 2),
+        gates=result["gates"],
+        neurons=result.get("neurons") or _neurons(path / "plan.json") or result["gates"],
+        epochs={line["phase"]: line["epoch"] for line in lines},
+        seconds=result["seconds"],
+        environment=environment,
+        command=shlex.join([Path(command[0]).name, *command[1:]]),
+        date=datetime.fromtimestamp((path / "result.json").stat().st_mtime, UTC).date().isoformat(),
+    )
+
+
+def _read(name: str, text: str) -> Finished:
+    try:
+        return Finished.model_validate_json(text)
+    except ValidationError as error:
+        wrong = ".".join(map(str, error.errors()[0]["loc"]))
+        raise RecipeError(f"the recorded run {name} cannot be read: {wrong}: {error.errors()[0]['msg']}") from None
+
+
+def _neurons(plan: Path) -> int:
+    if not plan.is_file():
+        return 0
+    sites = [site for group in json.loads(plan.read_text())["groups"] for site in group["sites"]]
+    return sum(site["channels"] * site["height"] * site["width"] for site in sites)

@@ -1,0 +1,182 @@
+"""Recipes as files: read, derived from one another, changed by flags, written back.
+
+A recipe is one TOML file, packaged (``names()``) or the user's own. It may start with ``base = "another-recipe"`` and
+hold only its differences; what is recorded is always the resolved whole.
+"""
+
+import copy
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from deepshare.errors import RecipeError
+from deepshare.text import nearest
+from deepshare.training.recipe.keys import explain, key_type, read_text
+from deepshare.training.recipe.schema import PHASES, SHARING, Phase, Recipe
+
+__all__ = ["Phase", "Recipe", "changed", "differences", "flat", "load_recipe", "names", "to_toml"]
+
+Layer = tuple[str, dict[str, Any]]  # what a file is called, and what it says
+
+_FOLDER = resources.files("deepshare.training") / "recipes"
+
+
+def names() -> list[str]:
+    """Return the names of the packaged recipes."""
+    return sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml"))
+
+
+def load_recipe(name_or_path: str | Path, overrides: Mapping[str, object] | None = None) -> Recipe:
+    """Read a recipe, resolve its base and apply overrides.
+
+    A phase of 0 epochs is left out.
+
+    Args:
+        name_or_path: A packaged name (``"digits"``) or a TOML file.
+        overrides: Values by dotted key, as in ``{"gelu.epochs": 2}``. Text is read as the key's type;
+            ``None``, or the text ``none`` for a key that may be absent, unsets it.
+
+    Raises:
+        RecipeError: A file, key or value that is wrong, named with what was expected.
+    """
+    file = _locate(name_or_path)
+    layers = _layers(file, ())
+    values: dict[str, Any] = {"name": file.name.removesuffix(".toml")}
+    for _, layer in reversed(layers):
+        values = _merge(values, layer)
+    return _checked(values, overrides or {}, layers)
+
+
+def changed(recipe: Recipe, overrides: Mapping[str, object]) -> Recipe:
+    """Return a recipe with overrides, as in `load_recipe`, checked again."""
+    return _checked(recipe.model_dump(), overrides, [(recipe.name, {})])
+
+
+def to_toml(recipe: Recipe) -> str:
+    """Write a resolved recipe as TOML; ``load_recipe`` reads the same recipe back."""
+    return "\n".join(_lines(recipe.model_dump(mode="json", exclude_none=True), "")) + "\n"
+
+
+def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
+    """Return the old and the new value of every key that differs, by dotted key; None is no value.
+
+    What a recipe leaves to `Recipe.start` is what that gives, and nothing where no gates are shared.
+    """
+    before, after = (
+        dict(flat(recipe.model_dump(mode="json")))
+        | {"method.start": recipe.start if recipe.method.name in SHARING else None}
+        for recipe in (old, new)
+    )
+    changed = (key for key in before | after if before.get(key) != after.get(key))
+    return {key: (before.get(key), after.get(key)) for key in changed}
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every value of nested sections with its dotted key."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _checked(values: dict[str, Any], overrides: Mapping[str, object], layers: Sequence[Layer]) -> Recipe:
+    values = copy.deepcopy(values)  # the layers must stay as they are
+    for key, value in overrides.items():
+        _override(values, key, value)
+    for phase in PHASES:
+        if isinstance(values.get(phase), dict) and values[phase].get("epochs") == 0:
+            del values[phase]
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        found: dict[str, list[ErrorDetails]] = {}
+        for problem in error.errors(include_url=False):
+            found.setdefault(_source(problem["loc"], overrides, layers), []).append(problem)
+        raise RecipeError("; ".join(f"{source}: {explain(problems)}" for source, problems in found.items())) from None
+
+
+def _source(location: Sequence[int | str], overrides: Mapping[str, object], layers: Sequence[Layer]) -> str:
+    """The file that a wrong key is in: the one that has most of its sections, and of several the first."""
+    key = ".".join(map(str, location))
+    if any(f"{key}.".startswith(f"{given}.") for given in overrides):
+        return layers[0][0]
+    return max(layers, key=lambda layer: _depth(layer[1], location))[0]
+
+
+def _depth(values: object, location: Sequence[int | str]) -> int:
+    if not location or not isinstance(values, dict) or location[0] not in values:
+        return 0
+    return 1 + _depth(values[location[0]], location[1:])
+
+
+def _locate(name_or_path: str | Path) -> Traversable:
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".toml"):
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise RecipeError(f"{path}: there is no such recipe file")
+        return path
+    if text not in names():
+        raise RecipeError(f'no recipe is called "{text}"{nearest(text, names())} (`deepshare recipes` lists them)')
+    return _FOLDER / f"{text}.toml"
+
+
+def _layers(file: Traversable, seen: tuple[str, ...]) -> list[Layer]:
+    """What a file and each of its bases says, the file first."""
+    name = file.name if str(file) == str(_FOLDER / file.name) else str(file)
+    if str(file) in seen:
+        raise RecipeError(f"{name}: its base leads back to itself")
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{name}: not a TOML file: {error}") from None
+    base = values.pop("base", None)
+    if base is None:
+        return [(name, values)]
+    if not isinstance(base, str):
+        raise RecipeError(f"{name}: base: expected the name of a recipe, got {base!r}")
+    beside = file.parent / base if isinstance(file, Path) and base.endswith(".toml") else base
+    return [(name, values), *_layers(_locate(beside), (*seen, str(file)))]
+
+
+def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _override(values: dict[str, Any], key: str, value: object) -> None:
+    wanted = key_type(key)
+    value = read_text(value, wanted) if isinstance(value, str) else value
+    *path, last = key.split(".")
+    for part in path:
+        values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            return  # the file has a value where a section belongs, and the recipe's own check says so
+    if value is None:
+        values.pop(last, None)
+    else:
+        values[last] = copy.deepcopy(value)  # later keys may reach into it
+
+
+def _lines(values: Mapping[str, Any], section: str) -> list[str]:
+    lines = [f"{key} = {_value(value)}" for key, value in values.items() if not isinstance(value, dict) and value != []]
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            lines += ["", f"[{section}{key}]", *_lines(value, f"{section}{key}.")]
+    return lines
+
+
+def _value(value: object) -> str:
+    # TOML writes basic strings, numbers, booleans and arrays as JSON does, save that DEL is escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,62 @@
+"""A network that was shared before it was given: its plan and its plain form, read off its activations."""
+
+import copy
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+
+from deepshare.methods.square import CurvedReLU, curved_relus
+from deepshare.sharing.gates import SharedReLU, by_site, shared_relus
+from deepshare.sharing.plan import Group, Plan
+from deepshare.sharing.sites import Site
+
+
+def is_shared(model: nn.Module) -> bool:
+    """Whether some of the network's gates are shared."""
+    return any(True for _ in shared_relus(model))
+
+
+def unshared(model: nn.Module) -> nn.Module:
+    """Make a copy with plain ReLUs; a plain network is copied as it is."""
+    plain = copy.deepcopy(model)
+    curved = {site.activation for site in curved_relus(model)}
+    for path, module in model.named_modules():
+        if isinstance(module, CurvedReLU | SharedReLU) and module not in curved:
+            plain.set_submodule(path, nn.ReLU())
+    return plain
+
+
+def plan_of(model: nn.Module, input_size: Sequence[int]) -> Plan:
+    """Read the plan off a shared network, by running a copy without memory; its budget is what it spends."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    twin = copy.deepcopy(model).to("meta").eval()
+
+    def note(name: str, site: SharedReLU) -> None:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            shapes[name] = tuple(output.shape[1:])
+
+        site.register_forward_hook(hook)
+
+    sites = _shared(model)
+    for name, site in _shared(twin).items():
+        note(name, site)
+    with torch.no_grad():
+        twin(torch.zeros(1, *input_size, device="meta"))
+    groups = [
+        Group(sites[names[0]].prototypes, tuple(_site(name, shapes[name]) for name in names), sites[names[0]].patch)
+        for names in (list(run) for _, run in groupby(shapes, key=lambda name: id(sites[name].cell)))
+    ]
+    first = next(iter(sites.values()))
+    gates = sum(group.gates for group in groups)
+    return Plan(tuple(input_size), gates, tuple(groups), first.mapping, isinstance(first.alpha, nn.Parameter))
+
+
+def _shared(model: nn.Module) -> dict[str, SharedReLU]:
+    return {name: module for name, module in by_site(model) if isinstance(module, SharedReLU)}
+
+
+def _site(name: str, shape: tuple[int, ...]) -> Site:
+    height, width = shape[1:] if len(shape) == 3 else (1, 1)
+    return Site(name, shape[0], height, width, "module", name.rpartition(".")[0])
