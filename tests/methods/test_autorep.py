@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare import zoo
-from deepshare.methods.autorep import AutoReP, ReplacedReLU, fit_relu, hysteresis, replaced
+from deepshare.methods.autorep import AutoReP, ReplacedReLU, authors_start, fit_relu, hysteresis, replaced
 from deepshare.methods.gated_polynomial import gated
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import Site
@@ -156,3 +156,18 @@ def test_a_network_keeps_its_polynomials_and_trains_them() -> None:
     for (_, module), linear in zip(gated(model), polynomials, strict=True):
         assert torch.equal(module.linear, linear)
         assert isinstance(module.square, nn.Parameter)
+
+
+def test_the_authors_start_has_less_of_the_square_and_takes_the_variance_for_the_deviation() -> None:
+    mean, variance = torch.tensor(0.3), torch.tensor(2.25)
+    taken = fit_relu(mean, variance.square())  # whose deviation is that variance
+    expected = (taken[0] / 10, taken[1], taken[2] / 5)
+    torch.testing.assert_close(authors_start(mean, variance), expected)
+    module = ReplacedReLU(Site("act", 1, 1, 4, "module"), 0.1, 0.1, 1, 1, "authors").train()
+    x = torch.tensor([-1.0, 0.0, 2.0, 5.0]).view(1, 1, 1, 4)
+    module(x)
+    fitted = authors_start(x.mean(), x.var(correction=0))
+    torch.testing.assert_close(module.square.flatten(), fitted[0].view(1))
+    torch.testing.assert_close(module.constant.flatten(), fitted[2].view(1))
+    module(x + 1)  # the fitting is over
+    torch.testing.assert_close(module.square.flatten(), fitted[0].view(1))

@@ -3,12 +3,12 @@
 A neuron computes m ReLU(x) + (1 - m) (s c2 x^2 + c1 x + c0), with one polynomial per channel. c2, c1 and c0 start as
 the best quadratic for ReLU under the channel's own distribution and are then trained with the weights. As in its
 authors' code s, a tenth, is not made up for in c2: at first there is less of the square than fits best. That code
-starts with a tenth of c2 and a fifth of c0, besides.
+takes the variance for the standard deviation, and a tenth of c2 and a fifth of c0, besides: `authors_start`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +36,23 @@ def fit_relu(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     >>> [round(value.item(), 4) for value in fit_relu(torch.tensor(0.0), torch.tensor(1.0))]
     [0.1995, 0.5, 0.1995]
     """
-    deviation = variance.clamp(min=LEAST_VARIANCE).sqrt()
+    return _nearest(mean, variance.clamp(min=LEAST_VARIANCE).sqrt())
+
+
+def authors_start(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The quadratic that the authors' code starts from, which is not the nearest.
+
+    >>> [round(value.item(), 4) for value in authors_start(torch.tensor(0.0), torch.tensor(4.0))]
+    [0.005, 0.5, 0.1596]
+    """
+    square, linear, constant = _nearest(mean, variance.clamp(min=LEAST_VARIANCE))
+    return square / 10, linear, constant / 5
+
+
+STARTS = {"fit": fit_relu, "authors": authors_start}
+
+
+def _nearest(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scaled = mean / deviation
     density = torch.exp(-(scaled**2) / 2) / (2 * torch.pi) ** 0.5
     square = density / (2 * deviation)
@@ -68,6 +84,7 @@ class ReplacedReLU(nn.Module):
         scale: Of the squared term, s.
         fit_steps: Training steps in which the polynomials are fitted to the data.
         fit_every: They are fitted in every so many of these.
+        start: What they are fitted by, one of `STARTS`.
     """
 
     mask: Tensor
@@ -75,9 +92,11 @@ class ReplacedReLU(nn.Module):
     variance: Tensor
     steps: Tensor
 
-    def __init__(self, site: Site, threshold: float, scale: float, fit_steps: int, fit_every: int) -> None:
+    def __init__(
+        self, site: Site, threshold: float, scale: float, fit_steps: int, fit_every: int, start: str = "fit"
+    ) -> None:
         super().__init__()
-        self.site, self.threshold, self.scale = site, threshold, scale
+        self.site, self.threshold, self.scale, self.start = site, threshold, scale, start
         self.fit_steps, self.fit_every = fit_steps, fit_every
         self.indicator = nn.Parameter(torch.ones(site.shape))
         self.square, self.linear, self.constant = (nn.Parameter(torch.zeros(site.channels, 1, 1)) for _ in range(3))
@@ -112,7 +131,7 @@ class ReplacedReLU(nn.Module):
         self.variance.lerp_(variance, MEMORY if step else 1.0)
         self.steps += 1
         if step % self.fit_every == 0:
-            fitted = fit_relu(self.mean, self.variance)
+            fitted = STARTS[self.start](self.mean, self.variance)
             for value, new in zip((self.square, self.linear, self.constant), fitted, strict=True):
                 value.copy_(new.view(-1, 1, 1))
 
@@ -129,6 +148,7 @@ class AutoReP(Method):
         scale: Of the squared term.
         fit_steps: Training steps in which polynomials are fitted.
         fit_every: They are fitted in every so many of these.
+        start: Whether they are the best fit, or what the authors' code starts from.
         seed: Of the indicators, which start uniform in [0, 1).
     """
 
@@ -139,6 +159,7 @@ class AutoReP(Method):
     scale: float = 0.1
     fit_steps: int = 508
     fit_every: int = 10
+    start: Literal["fit", "authors"] = "fit"
     seed: int = 0
 
     def convert(self, model: nn.Module) -> nn.Module:
@@ -150,7 +171,7 @@ class AutoReP(Method):
         return network
 
     def _make(self, site: Site) -> ReplacedReLU:
-        return ReplacedReLU(site, self.threshold, self.scale, self.fit_steps, self.fit_every)
+        return ReplacedReLU(site, self.threshold, self.scale, self.fit_steps, self.fit_every, self.start)
 
     def form(self, model: nn.Module, phase: str) -> None:
         """Fixed gates in `finetune`, with polynomials that are trained on."""

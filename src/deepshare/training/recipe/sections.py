@@ -214,6 +214,7 @@ class AutoReP(Section):
     scale: Rate = 0.1  # of the squared term
     fit_steps: Positive = 508  # steps in which polynomials are fitted to the data; then they are trained only
     fit_every: Positive = 10
+    start: Literal["fit", "authors"] = "fit"  # of the polynomials: the best fit, or as in the authors' code
 
 
 class SENet(Section):
