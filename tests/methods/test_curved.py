@@ -15,7 +15,7 @@ from deepshare.private.ir import reference
 from deepshare.private.ir.trace import translate
 from deepshare.private.result import Part
 from deepshare.private.run_folder import check_plan
-from deepshare.sharing.convert import count_gates, share
+from deepshare.sharing.convert import count_gates, share, site_gates
 from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import plan
@@ -145,3 +145,12 @@ def curved_in_place(model: nn.Module) -> nn.Module:
     shared = share(model, plan(model, SIZE, 16))
     curve(shared)
     return shared
+
+
+def test_gates_are_counted_at_the_site_and_not_at_what_is_within_it() -> None:
+    model = network()
+    made = plan(model, SIZE, 32)
+    leaders = {group.sites[0].name: group.gates for group in made.groups}
+    assert site_gates(share(model, made), SIZE) == site_gates(curved(model), SIZE) == leaders
+    assert site_gates(curved_in_place(InPlace()), SIZE) == {"activation": 16}
+    assert site_gates(model, SIZE) == {"1": 64, "3": 64}

@@ -153,10 +153,27 @@ def count_gates(model: nn.Module, input_size: Sequence[int]) -> int:
 
     They are counted where they happen, by running the model once on a meta copy.
     """
+    return sum(site_gates(model, input_size).values())
+
+
+def site_gates(model: nn.Module, input_size: Sequence[int]) -> dict[str, int]:
+    """Count the gates of a model as `count_gates` does, by site; sites without gates are left out."""
     seen = observe(model, input_size)
-    plain = sum(torch.Size(call.shape).numel() for call in seen.calls)
-    gates = {name for name, module in model.named_modules() if isinstance(module, GateModule)}
-    return plain + sum(other.comparisons for other in seen.others if other.name in gates)
+    modules = dict(model.named_modules())
+    counted = [(call.caller if call.relu is None else call.relu, torch.Size(call.shape).numel()) for call in seen.calls]
+    counted += [(o.name, o.comparisons) for o in seen.others if isinstance(modules.get(o.name), GateModule)]
+    found: dict[str, int] = {}
+    for path, gates in counted:
+        name = _site_name(path, modules)
+        found[name] = found.get(name, 0) + gates
+    return found
+
+
+def _site_name(path: str, modules: Mapping[str, nn.Module]) -> str:
+    """The path of the module that stands at a site, for that of the activation within it."""
+    outer = path.rpartition(".")[0]
+    within = outer in modules and isinstance(around := modules[outer], Around) and around.activation is modules[path]
+    return _site_name(outer, modules) if path and within else path
 
 
 def relu6_to_relu(model: nn.Module) -> nn.Module:

@@ -66,6 +66,29 @@ def fit(
         return lay_out(fitting.run(resume), torch.contiguous_format).to("cpu").eval()
 
 
+def teach(
+    *,
+    recipe: Recipe,
+    out: str | Path,
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    resume: bool = False,
+    hardware: Hardware | None = None,
+    reporter: Reporter | None = None,
+) -> nn.Module:
+    """Train no more than a recipe's [teacher], the network with GELUs, which other runs take as `teacher.weights`.
+
+    The arguments are those of `fit`.
+
+    Raises:
+        RecipeError: The recipe has no [teacher] to train, or its learning rate is too high.
+    """
+    if recipe.teacher is None or recipe.teacher.weights:
+        raise RecipeError(f"{recipe.name} has no network with GELUs to train: give it a [teacher] without weights")
+    with _fitting(None, recipe, out, None, data_dir, download, False, hardware, reporter) as fitting:
+        return lay_out(fitting.teach(resume), torch.contiguous_format).to("cpu").eval()
+
+
 def allocate(
     model: nn.Module | None = None,
     *,

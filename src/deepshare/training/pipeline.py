@@ -74,6 +74,14 @@ class Fitting:
         self._finish(run, trained, base)
         return trained
 
+    def teach(self, resume: bool) -> nn.Module:
+        """Train no more than the teacher with GELUs, into the run folder itself."""
+        run = RunFolder(self.out)
+        base = self._together(lambda: self._checked(run, resume))
+        trained = self._gelu(run)
+        self._finish(run, trained, base)
+        return trained
+
     def allocate(self, resume: bool) -> dict[str, int]:
         """Train no more than what SNL needs, and SNL."""
         base = self._together(lambda: self._checked(RunFolder(self.out), resume))
@@ -238,11 +246,11 @@ class Fitting:
         teacher = self._gelu() if self._phase("plain").distill else None
         return self._train(run, "plain", self._base("plain"), Method(), ("plain",), teacher=teacher)
 
-    def _gelu(self) -> nn.Module:
+    def _gelu(self, run: RunFolder | None = None) -> nn.Module:
         if finished := self._finished("teacher"):
             return finished
         network = gelu_network(self._base("teacher"), self.input_size)
-        return self._train(RunFolder(self.out / "teacher"), "gelu", network, Method(), ("teacher",))
+        return self._train(run or RunFolder(self.out / "teacher"), "gelu", network, Method(), ("teacher",))
 
     def _teacher(self) -> nn.Module | None:
         if self.recipe.distillation.teacher == "plain":

@@ -12,6 +12,8 @@ from deepshare.training.recipe.files import flat
 from deepshare.training.recipe.sections import Positive, Section
 
 TEACHER = "teacher"
+GELU_TEACHER = "gelu-teacher"
+TEACHERS = (TEACHER, GELU_TEACHER)
 # What a method may not change: images, split, teacher and what it starts from are the same for all methods; budgets and
 # seeds come from the passes.
 COMMON = ("data.", "teacher.", "distillation.teacher", "plain.weights", "model.weights", "seed", "budget.gates")
@@ -22,7 +24,7 @@ class Job:
     """One run of a study.
 
     Attributes:
-        method: Its name in the study, or `TEACHER`.
+        method: Its name in the study, or one of `TEACHERS`.
         data: The name of the images that it is trained on.
         budget: Gates; None for a network with all its ReLUs.
         seed: Of everything random but the split of the images.
@@ -115,7 +117,8 @@ class Study(Section):
     """What is compared.
 
     Every run has the same network and images, the same teacher, which a method may also start from, and as many epochs
-    of its own as any other.
+    of its own as any other. Where [recipe] has a [teacher] with epochs, there is a second one with GELUs, trained once,
+    for the methods that set distillation.teacher = "gelu".
 
     Attributes:
         name: Of the study.
@@ -124,6 +127,8 @@ class Study(Section):
         base: The packaged recipe of a plain network that all others are made from.
         recipe: What the study changes in it; the result is the teacher's.
         epochs: Of every method.
+        count_start: Whether they include the teacher's, for a method that starts from it; others start from scratch,
+            the plain network with them.
         engine: Whose cost of private inference is predicted.
         published: What the paper has beside it.
         data: Images to train on, by name.
@@ -137,6 +142,7 @@ class Study(Section):
     base: str
     recipe: dict[str, Any] = Field(default_factory=dict)
     epochs: Positive
+    count_start: bool = False
     engine: str
     published: Published | None = None
     data: dict[str, Images]
@@ -145,8 +151,8 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        if TEACHER in self.methods:
-            raise ValueError(f"methods.{TEACHER}: every study has a teacher of its own: give the method another name")
+        if taken := [name for name in TEACHERS if name in self.methods]:
+            raise ValueError(f"methods.{taken[0]}: every study has a teacher of its own: give the method another name")
         if odd := [name for name in (*self.methods, *self.data) if not re.fullmatch(r"[\w.-]+", name)]:
             raise ValueError(f'"{odd[0]}" is a name of files, too: give letters, digits, dots, hyphens and underscores')
         missing = [e.like for e in self.methods.values() if e.like is not None and e.like not in self.methods]
@@ -196,16 +202,27 @@ class Study(Section):
     def _is_common(self, method: str, key: str) -> bool:
         """The training of the plain network is the teacher's, save where it is the method itself."""
         plain = key.startswith("plain.") and not key.startswith("plain.model") and self.has_budget(method)
-        return plain or key.startswith(COMMON)
+        chosen = key == "distillation.teacher" and bool(dict(flat(self.recipe)).get("teacher.epochs"))
+        return plain or (key.startswith(COMMON) and not chosen)
 
     def title(self, method: str) -> str:
         """What tables call a method."""
-        return "the teacher" if method == TEACHER else self.methods[method].title
+        titles = {TEACHER: "the teacher", GELU_TEACHER: "the teacher with GELUs"}
+        return titles.get(method) or self.methods[method].title
 
     def changes(self, method: str) -> list[dict[str, Any]]:
         """What a method changes in the recipe, one after the other."""
         entry = self.methods[method]
         return [*(self.changes(entry.like) if entry.like else []), entry.recipe]
+
+    def teachers_of(self, job: Job) -> list[Job]:
+        """The runs that a run waits for; none for a teacher."""
+        if job.method in TEACHERS:
+            return []
+        parts = [self.recipe, self.data[job.data].recipe, *self.changes(job.method)]
+        said = {key: value for part in parts for key, value in flat(part)}
+        names = TEACHERS if said.get("distillation.teacher") == "gelu" else (TEACHER,)
+        return [Job(name, job.data) for name in names]
 
     def has_budget(self, method: str) -> bool:
         """Whether a method is told how many gates it may have; the plain network is not."""

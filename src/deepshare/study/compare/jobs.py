@@ -2,19 +2,19 @@
 
 from itertools import pairwise
 
-from deepshare.study.compare.definition import TEACHER, Choice, Job, Pass, Study
+from deepshare.study.compare.definition import Choice, Job, Pass, Study
 from deepshare.study.compare.outcome import Outcomes
 
 
 def jobs(study: Study, outcomes: Outcomes) -> list[Job]:
-    """Every run of a study in its order, the teacher before those who learn from it.
+    """Every run of a study in its order, teachers before those who learn from them.
 
     Methods that are chosen by results are there as soon as these are.
     """
     found: dict[Job, None] = {}
     for part in study.passes:
-        wanted = [job for job in study.jobs_of(part) if _is_chosen(study, part, job, outcomes)]
-        found |= dict.fromkeys([Job(TEACHER, part.data), *wanted] if wanted else [])
+        for job in (job for job in study.jobs_of(part) if _is_chosen(study, part, job, outcomes)):
+            found |= dict.fromkeys([*study.teachers_of(job), job])
     return list(found)
 
 

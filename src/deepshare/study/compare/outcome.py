@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from deepshare.errors import CheckpointError
 from deepshare.files import write_atomically
-from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.definition import TEACHER, TEACHERS, Job, Study
 from deepshare.study.compare.recipes import checksum, is_path, recipe_of
 from deepshare.training.recipe.catalog import Finished
 from deepshare.training.recipe.files import differences, load_recipe
@@ -39,6 +39,10 @@ class Outcome(Section):
         run: The result.
         searched: Gates that the search left, where they were not as many as the budget and were put right by rank.
         private: What private inference costs; None where no engine knows the network.
+        curve: Validation accuracy in percent after every epoch of each phase.
+        site_gates: Gates of each site at the end, also 0.
+        weights: The SHA-256 checksum of its weights.
+        teachers: Those of the trained networks that it started or learned from, plain and gelu.
     """
 
     study: str
@@ -53,6 +57,10 @@ class Outcome(Section):
     run: Finished | None = None
     searched: int | None = None
     private: Private | None = None
+    curve: dict[str, list[float]] | None = None
+    site_gates: dict[str, int] | None = None
+    weights: str | None = None
+    teachers: dict[str, str] | None = None
 
     @property
     def job(self) -> Job:
@@ -152,7 +160,7 @@ def _problem(study: Study, outcome: Outcome, file: Path) -> str | None:
         return f"is a result of the study {outcome.study}, not of {study.name}"
     if file.stem != job.name:
         return f"holds the result of {job.name}"
-    if job.data not in study.data or (job.method != TEACHER and job.method not in study.methods):
+    if job.data not in study.data or job.method not in (*TEACHERS, *study.methods):
         return f"is a result of {job.method} on {job.data}, which the study no longer has"
     recipe = recipe_of(study, job)
     if outcome.given or outcome.definition == checksum(recipe):

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from deepshare.study.compare.beside import tables_beside
-from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.definition import TEACHER, TEACHERS, Job, Study
 from deepshare.study.compare.jobs import jobs, undecided
 from deepshare.study.compare.outcome import Outcomes
+from deepshare.study.compare.recipes import own_epochs
 from deepshare.study.compare.rows import ALIGN, HEADER, Row, rows
 from deepshare.text import table
 
@@ -61,7 +62,7 @@ def progress(study: Study, outcomes: Outcomes) -> str:
 
 def notes(study: Study, found: Sequence[Row]) -> list[str]:
     """What readers should know: the methods' own notes, what was cut by rank, and why results are missing."""
-    entries = {row.method: study.methods[row.method] for row in found if row.method != TEACHER}
+    entries = {row.method: study.methods[row.method] for row in found if row.method not in TEACHERS}
     said = [f"{entry.title}: {entry.note}" for entry in entries.values() if entry.note]
     return said + [note for row in found for note in _row_notes(study, row)]
 
@@ -73,9 +74,9 @@ def _row_notes(study: Study, row: Row) -> Iterator[str]:
         left = f"{min(searched):,}" if min(searched) == max(searched) else f"{min(searched):,} to {max(searched):,}"
         put_right = "cut" if max(searched) > row.budget else "filled up"
         yield f"{where}: the search left {left} gates, which were {put_right} by rank to the budget."
-    epochs = {sum(run.epochs.values()) for run in row.runs if row.method != TEACHER}
-    if epochs and min(epochs) < study.epochs:
-        yield f"{where}: its search ended early, so that it had {min(epochs)} epochs instead of {study.epochs}."
+    epochs = {sum(run.epochs.values()) for run in row.runs if row.method not in TEACHERS}
+    if epochs and min(epochs) < (planned := own_epochs(study, row.outcomes[0].job)):
+        yield f"{where}: its search ended early, so that it had {min(epochs)} epochs instead of {planned}."
     if row.refused:
         yield f"{where}, no result: {row.refused}"
 
@@ -88,9 +89,17 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
         if lengths
         else ", after those of the teacher"
     )
-    return (
+    rule = (
         f"Every method has {study.epochs} epochs of its own{before}, which all within a budget learn from and may "
-        "start from. Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With "
+        "start from"
+    )
+    if study.count_start:
+        rule = (
+            f"Every method has {study.epochs} epochs in all: one that starts from the teacher has the teacher's "
+            "counted, and the others start from scratch. The epochs of networks that only teach are not counted"
+        )
+    return (
+        f"{rule}. Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With "
         "several seeds it is the mean ± the standard deviation; bars of plots reach from the least to the greatest. "
         "Bytes and rounds are those of one image in private "
         f"inference with {study.engine}, predicted. Training is time on the clock: what other runs took "

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from deepshare.errors import CheckpointError
 from deepshare.study.compare import outcome as outcomes_of
-from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.definition import TEACHER, TEACHERS, Job, Study
 from deepshare.study.compare.jobs import jobs
 from deepshare.study.compare.locks import is_held, lock_of
 from deepshare.study.compare.outcome import Outcome, Outcomes, check_images
@@ -117,16 +117,18 @@ class Queue:
             if self.place.teacher and (taken := self.work_on(teacher, reporter)):
                 yield taken
             known = self.outcomes()
-            for job in (job for job in runs if job.data == data and job != teacher and job not in known):
+            methods = [job for job in runs if job.data == data and job.method not in TEACHERS]
+            for job in (job for job in methods if job not in known):
                 if outcome := refusal(self.study, job, feed.input_size, known):
                     outcomes_of.write(outcome, self.out)
                     yield outcome
 
     def open(self, known: Outcomes, limits: Limits) -> list[Job]:
         """What has no result yet, in its order."""
-        wanted = (*limits.methods, TEACHER) if limits.methods else None
-        still = [job for job in jobs(self.study, known) if job not in known]
-        return [job for job in still if wanted is None or job.method in wanted]
+        every = jobs(self.study, known)
+        wanted = [job for job in every if not limits.methods or job.method in limits.methods]
+        teachers = {teacher for job in wanted for teacher in self.study.teachers_of(job)}
+        return [job for job in every if job not in known and (job in wanted or job in teachers)]
 
     def _next(self, limits: Limits) -> Job | None:
         return next((job for job in self.open(self.outcomes(), limits) if not self.is_running(job)), None)
@@ -150,7 +152,7 @@ class Queue:
 
     def _run(self, job: Job, reporter: Reporter) -> Outcome | None:
         known = self.outcomes()
-        again = job.method == TEACHER and not teacher_is_there(job.data, self.place)
+        again = job.method in TEACHERS and not teacher_is_there(job, self.place)
         if job in known and not again:
             return None
         every = jobs(self.study, known)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from deepshare.errors import RecipeError
-from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.study.compare.definition import TEACHER, TEACHERS, Job, Study
 from deepshare.text import nearest
 from deepshare.training.recipe.files import Recipe, changed, flat, load_recipe
 from deepshare.training.recipe.files import names as recipe_names
@@ -87,7 +87,7 @@ def recipe_of(study: Study, job: Job) -> Recipe:
         RecipeError: A key or value is wrong, or the method has other epochs than the study.
     """
     parts = [study.recipe, study.data[job.data].recipe]
-    if job.method != TEACHER:
+    if job.method not in TEACHERS:
         entry = study.methods[job.method]
         parts += [*study.changes(job.method), entry.at.get(str(job.budget), {}), entry.on.get(job.data, {})]
     changes = {key: value for part in parts for key, value in flat(part)}
@@ -97,19 +97,21 @@ def recipe_of(study: Study, job: Job) -> Recipe:
         recipe = load_recipe(study.base, {**changes, "seed": job.seed, "data.seed": SPLIT})
     except RecipeError as error:
         raise RecipeError(f"the study {study.name}, method {job.method}: {error}") from None
-    if job.method == TEACHER:
+    if job.method in TEACHERS:
         return recipe
-    teacher = recipe_of(study, Job(TEACHER, job.data)).model
-    if (recipe.needs_plain or recipe.method.name == "relu") and recipe.model_of("plain") != teacher:
+    teacher = recipe_of(study, Job(TEACHER, job.data))
+    if (recipe.needs_plain or recipe.method.name == "relu") and recipe.model_of("plain") != teacher.model:
         raise RecipeError(
             f"the study {study.name}, method {job.method}: its network is not the teacher's, which it starts or learns "
             "from: give the teacher's as plain.model, or none of its own"
         )
     trained = ("plain",) if recipe.method.name == "relu" else RESULT_PHASES
     epochs = sum(phase.epochs for name, phase in recipe.phases.items() if name in trained)
-    if epochs != study.epochs:
+    before = _counted(study, recipe, teacher)
+    if epochs + before != study.epochs:
         raise RecipeError(
-            f"the study {study.name}, method {job.method}: it has {epochs} epochs and every method has {study.epochs}"
+            f"the study {study.name}, method {job.method}: it has {epochs} epochs{f' after {before}' * bool(before)} "
+            f"and every method has {study.epochs}{' in all' * bool(before)}"
         )
     if recipe.budget and recipe.budget.allocate == "snl":
         raise RecipeError(
@@ -119,11 +121,29 @@ def recipe_of(study: Study, job: Job) -> Recipe:
     return recipe
 
 
-def taught(recipe: Recipe, teacher: Path) -> Recipe:
-    """Put the trained teacher into the recipe of a method: to learn from, to start from, or both."""
+def starts_from_teacher(study: Study, recipe: Recipe) -> bool:
+    """Whether a method of a study goes on from the trained plain network."""
+    return recipe.method.initial == "plain" or (recipe.method.name == "relu" and not study.count_start)
+
+
+def own_epochs(study: Study, job: Job) -> int:
+    """The epochs that a method has beside those of the teacher that it starts from, if they are counted."""
+    return study.epochs - _counted(study, recipe_of(study, job), recipe_of(study, Job(TEACHER, job.data)))
+
+
+def _counted(study: Study, recipe: Recipe, teacher: Recipe) -> int:
+    counted = study.count_start and starts_from_teacher(study, recipe)
+    return teacher.phases["plain"].epochs if counted else 0
+
+
+def taught(recipe: Recipe, teacher: Path, gelu: Path | None = None) -> Recipe:
+    """Put the trained teachers into the recipe of a method: to learn from, to start from, or both."""
     if recipe.method.name == "relu":
         return changed(recipe, {"model.weights": str(teacher)})
-    return changed(recipe, {"plain.weights": str(teacher)}) if recipe.needs_plain else recipe
+    given = {"plain.weights": str(teacher)} if recipe.needs_plain else {}
+    if recipe.needs_teacher and gelu:
+        given["teacher.weights"] = str(gelu)
+    return changed(recipe, given) if given else recipe
 
 
 def checksum(recipe: Recipe) -> str:

@@ -1,5 +1,6 @@
 """One run of a study, from its recipe to its outcome."""
 
+import hashlib
 import json
 import shlex
 import shutil
@@ -10,18 +11,20 @@ from pathlib import Path
 
 from deepshare.errors import BudgetError, CheckpointError, RecipeError, UnsupportedModelError
 from deepshare.private.cost import predict
-from deepshare.study.compare.definition import TEACHER, Job, Study
+from deepshare.sharing.convert import site_gates
+from deepshare.sharing.sites import find_sites
+from deepshare.study.compare.definition import GELU_TEACHER, TEACHER, TEACHERS, Job, Study
 from deepshare.study.compare.locks import lock_of
 from deepshare.study.compare.outcome import Outcome, Outcomes, Private, teacher_of
-from deepshare.study.compare.recipes import checksum, is_path, recipe_of, taught
-from deepshare.training.api import fit
-from deepshare.training.build import check_finished, load, plain_network
+from deepshare.study.compare.recipes import checksum, is_path, recipe_of, starts_from_teacher, taught
+from deepshare.training.api import fit, teach
+from deepshare.training.build import build, check_finished, load, plain_network
 from deepshare.training.hardware import Hardware, Precision
 from deepshare.training.method_factory import check_method
 from deepshare.training.recipe.catalog import record
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.reporter import Reporter
-from deepshare.training.run.folder import RunFolder, read_environment
+from deepshare.training.run.folder import RunFolder, own_lines, read_environment
 from deepshare.training.run.weights import read_weights
 
 
@@ -58,17 +61,21 @@ def run(study: Study, job: Job, place: Place, reporter: Reporter) -> Outcome:
     recipe = recipe_of(study, job)
     if job.method == TEACHER and place.teacher:
         return _outcome(study, job, place, place.teacher, load_recipe(RunFolder(place.teacher).recipe))
-    if job.method == TEACHER:
-        return _outcome(study, job, place, _train_teacher(study, job, place, reporter), recipe)
+    if job.method in TEACHERS:
+        trained = _outcome(study, job, place, _train_teacher(study, job, place, reporter), recipe)
+        given = checksum(load_recipe(RunFolder(place.teacher).recipe)) if place.teacher else trained.teacher
+        return trained.model_copy(update={"teacher": given})
     folder = place.work / job.name
-    source = _teacher(study, job.data, place, reporter)
-    teacher = checksum(load_recipe(RunFolder(source).recipe))
-    recipe = taught(recipe, source)
+    sources = {teacher.method: _teacher(study, teacher, place, reporter) for teacher in study.teachers_of(job)}
+    teacher = checksum(load_recipe(RunFolder(sources[TEACHER]).recipe))
+    if recipe.method.name != "relu" or starts_from_teacher(study, recipe):
+        recipe = taught(recipe, sources[TEACHER], sources.get(GELU_TEACHER))
     try:
         _fit(recipe, folder, place, reporter)
     except (BudgetError, UnsupportedModelError, RecipeError) as error:
         return _empty(study, job, recipe, teacher).model_copy(update={"refused": str(error)})
-    return _outcome(study, job, place, folder, recipe).model_copy(update={"teacher": teacher})
+    known = {"teacher": teacher, "teachers": _checksums(recipe) or None}
+    return _outcome(study, job, place, folder, recipe).model_copy(update=known)
 
 
 def dry_run(study: Study, job: Job, place: Place) -> str | None:
@@ -102,12 +109,14 @@ def refusal(study: Study, job: Job, input_size: Sequence[int], outcomes: Outcome
     return None
 
 
-def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None:
+def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter, *, gelu: bool = False) -> None:
+    """Train the network of a recipe, or no more than its teacher with GELUs."""
     run = RunFolder(folder)
     before = read_environment(run).get("precision", "32-true") if run.environment.exists() else place.precision
     if before != place.precision:
         raise CheckpointError(f"{folder} was begun with --precision {before}: give it again, or another --work")
-    fit(
+    train = teach if gelu else fit
+    train(
         recipe=recipe,
         out=folder,
         data_dir=place.data_dir,
@@ -118,19 +127,18 @@ def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter) -> None
     )
 
 
-def teacher_is_there(data: str, place: Place) -> bool:
-    """Whether runs on some images have the weights of their teacher."""
-    return place.teacher is not None or _kept(Job(TEACHER, data), place).exists()
+def teacher_is_there(job: Job, place: Place) -> bool:
+    """Whether the weights of a teacher are there."""
+    return (job.method == TEACHER and place.teacher is not None) or _kept(job, place).exists()
 
 
-def _teacher(study: Study, data: str, place: Place, reporter: Reporter) -> Path:
-    """The run folder of the teacher, which is trained anew where its outcome is there and its weights are not."""
-    if place.teacher:
+def _teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> Path:
+    """The run folder of a teacher, which is trained anew where its outcome is there and its weights are not."""
+    if job.method == TEACHER and place.teacher:
         return place.teacher
-    job = Job(TEACHER, data)
-    if not teacher_is_there(data, place):
+    if not teacher_is_there(job, place):
         with lock_of(place.work, job):  # of all who miss it, one trains it and the others wait
-            if not teacher_is_there(data, place):
+            if not teacher_is_there(job, place):
                 reporter.note(f"{job.name}: trained again, since its weights are not in {place.out}")
                 _train_teacher(study, job, place, reporter)
     return _kept(job, place)
@@ -143,7 +151,7 @@ def _kept(job: Job, place: Place) -> Path:
 def _train_teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> Path:
     """Train a teacher, and keep its weights with the results, so that runs elsewhere learn from the same one."""
     folder, kept = RunFolder(place.work / job.name), _kept(job, place)
-    _fit(recipe_of(study, job), folder.path, place, reporter)
+    _fit(recipe_of(study, job), folder.path, place, reporter, gelu=job.method == GELU_TEACHER)
     with tempfile.TemporaryDirectory(dir=place.out, prefix=f".{job.name}.") as temporary:
         whole = Path(temporary) / job.name
         whole.mkdir()
@@ -207,6 +215,7 @@ def _outcome(study: Study, job: Job, place: Place, folder: Path, recipe: Recipe)
     overrides = {key: value for key, value in finished.overrides.items() if value is not None and not is_path(key)}
     command = finished.command if given else shlex.join(_command(study, place))
     network, size = load(folder), read_weights(RunFolder(folder).model)[1].input_size
+    sites = dict.fromkeys((site.name for site in find_sites(build(recipe.model), size)), 0)
     try:
         online = predict(network, size, study.engine).online
         sent = max(online.server_bytes, online.client_bytes)
@@ -218,8 +227,33 @@ def _outcome(study: Study, job: Job, place: Place, folder: Path, recipe: Recipe)
         "run": finished.model_copy(update={"overrides": overrides, "command": command}),
         "searched": _searched(folder, job),
         "private": private,
+        "curve": _curve(folder),
+        "site_gates": sites | site_gates(network, size),
+        "weights": _sha256(RunFolder(folder).model),
     }
     return _empty(study, job, recipe, checksum(recipe)).model_copy(update=update)
+
+
+def _curve(folder: Path) -> dict[str, list[float]]:
+    """The validation score in percent after every epoch, by phase."""
+    curve: dict[str, list[float]] = {}
+    for line in own_lines(RunFolder(folder)):
+        score = line["val_miou"] if "val_miou" in line else line["val_accuracy"]
+        curve.setdefault(line["phase"], []).append(round(100 * score, 2))
+    return curve
+
+
+def _checksums(recipe: Recipe) -> dict[str, str]:
+    """Of the weights that a recipe was given."""
+    given = {"plain": recipe.model.weights, "gelu": None}
+    given |= {"plain": recipe.plain.weights} if recipe.plain and recipe.plain.weights else {}
+    given |= {"gelu": recipe.teacher.weights} if recipe.teacher else {}
+    return {name: _sha256(RunFolder(Path(path)).model) for name, path in given.items() if path}
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _searched(folder: Path, job: Job) -> int | None:

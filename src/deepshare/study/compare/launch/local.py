@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from deepshare.errors import DeepShareError
-from deepshare.study.compare.definition import TEACHER, Job
+from deepshare.study.compare.definition import Job
 from deepshare.study.compare.launch.worker import Worker, check_installed, needed, new_folder, prepare
 from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.queue import End, Limits, Queue
@@ -94,7 +94,7 @@ class Pool:
         return bool(self.going or others)
 
     def _is_ready(self, job: Job) -> bool:
-        return job.method == TEACHER or teacher_is_there(job.data, self.queue.place)
+        return all(teacher_is_there(teacher, self.queue.place) for teacher in self.queue.study.teachers_of(job))
 
     def _start(self, job: Job) -> None:
         seat = min(set(range(self.at_once)) - set(self.seats.values()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deepshare.errors import CheckpointError, DeepShareError
 from deepshare.files import write_atomically
-from deepshare.study.compare.definition import TEACHER, Job
+from deepshare.study.compare.definition import TEACHERS, Job
 from deepshare.study.compare.launch.worker import Worker, check_installed, needed, new_folder, prepare
 from deepshare.study.compare.queue import Limits, Queue
 from deepshare.training.reporter import Reporter
@@ -65,10 +65,13 @@ def submit(queue: Queue, limits: Limits, wishes: Wishes, make_reporter: Callable
         runs = [job for job in still if job.name not in waiting and not queue.is_running(job)][: limits.runs]
         ids: dict[Job, str] = {}
         for data in dict.fromkeys(job.data for job in runs):
-            teacher = Job(TEACHER, data)
-            ids |= submission.send([job for job in runs if job == teacher], None)
-            before = ids.get(teacher) or waiting.get(teacher.name)
-            ids |= submission.send([job for job in runs if job.data == data and job != teacher], before)
+            teachers = [Job(name, data) for name in TEACHERS]
+            for teacher in teachers:
+                ids |= submission.send([job for job in runs if job == teacher], None)
+            sent = [ids.get(teacher) or waiting.get(teacher.name) for teacher in teachers]
+            before = ":".join(number for number in sent if number)
+            others = [job for job in runs if job.data == data and job not in teachers]
+            ids |= submission.send(others, before or None)
     return ids
 
 

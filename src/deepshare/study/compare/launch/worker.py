@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from deepshare.errors import DeepShareError
-from deepshare.study.compare.definition import TEACHER, Job
+from deepshare.study.compare.definition import Job
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.queue import Limits, Queue
 from deepshare.study.compare.run import teacher_is_there
@@ -57,9 +57,8 @@ def needed(queue: Queue, known: Outcomes, limits: Limits) -> list[Job]:
     """What has no result yet, each after its teacher if that one's weights are not there, as in a fresh clone."""
     found: dict[Job, None] = {}
     for job in queue.open(known, limits):
-        if not teacher_is_there(job.data, queue.place):
-            found[Job(TEACHER, job.data)] = None
-        found[job] = None
+        missing = [teacher for teacher in queue.study.teachers_of(job) if not teacher_is_there(teacher, queue.place)]
+        found |= dict.fromkeys([*missing, job])
     return list(found)
 
 
