@@ -1,24 +1,66 @@
-"""One torch thread for each test process, and the same random numbers in every run."""
+"""One torch thread for each test process, seeded random numbers, and the fixtures that several rooms use."""
 
 import os
+import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
 
+from tests.cli.command import Cli, runner
+from tests.data.layouts import write_camvid
+from tests.data.unpacked import Unpack, unpacker
+
+SEED = int(os.environ.get("DEEPSHARE_TEST_SEED", "0"))
+
 torch.set_num_threads(1)
 # A shell lets what it starts in the background ignore SIGINT, and with it the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+hypothesis.settings.register_profile("repeatable", print_blob=True)
+hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_report_header() -> str:
+    return f"random seed: {SEED} (set by DEEPSHARE_TEST_SEED)"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.append(("Random seed", f"repeat with DEEPSHARE_TEST_SEED={SEED}"))
+    return report
 
 
 @pytest.fixture(autouse=True)
-def _same_random_numbers() -> Iterator[None]:
-    torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002 - for libraries that draw from the global generator
+def _seeded() -> Iterator[None]:
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    np.random.seed(SEED)  # noqa: NPY002 - for libraries that draw from the global generator
     yield
     if torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run the command line in this process."""
+    return runner(capsys)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Unpack:
+    """Unpack a real data set and return its folder."""
+    return unpacker()
+
+
+@pytest.fixture
+def camvid_dir(tmp_path: Path) -> Path:
+    """A folder with a tiny CamVid."""
+    return write_camvid(tmp_path)

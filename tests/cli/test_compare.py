@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli
+from tests.cli.command import Cli
 
 
 def test_run_list_and_show(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from deepshare import Plan, fit, load, plan, share, zoo
 from deepshare.sharing.onnx import count_comparisons
 from deepshare.training.recipe.files import load_recipe
-from tests.cli.conftest import Cli
+from tests.cli.command import Cli
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.cli.conftest import Cli
+from tests.cli.command import Cli
 
 
 def test_the_table_has_a_row_for_each_site_and_the_total(cli: Cli) -> None:

@@ -10,7 +10,7 @@ import pytest
 from cyclopts import App
 
 from deepshare.cli import app
-from tests.cli.conftest import Cli
+from tests.cli.command import Cli
 
 COMMAND = Path(sys.executable).with_name("deepshare")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deepshare import Plan
-from tests.cli.conftest import Cli
+from tests.cli.command import Cli
 
 STAGES = [f"layer{stage}.{block}.act{act}" for stage in (1, 2, 3, 4) for block in (0, 1) for act in (1, 2)]
 

@@ -17,8 +17,7 @@ from PIL import Image
 from deepshare.cli import main
 from deepshare.data import load
 from deepshare.private.runtime.local import free_ports
-from tests.cli.conftest import Cli
-from tests.cli.test_train import FLAGS
+from tests.cli.command import FLAGS, Cli
 
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_train import FLAGS
+from tests.cli.command import FLAGS
 
 ROOT = Path(__file__).parents[2]
 LATER = ("model.safetensors", "best.safetensors", "metrics.jsonl", "result.json")

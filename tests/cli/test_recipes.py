@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Cli
+    from tests.cli.command import Cli
 
 
 def test_every_recipe_is_listed_with_its_state(cli: "Cli") -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cli.conftest import Cli
-from tests.data.conftest import camvid_dir  # noqa: F401
+from tests.cli.command import Cli
 
 SMALL = ["--data.image_size", "[32, 48]", "--data.augmentation.crop", "[32, 48]", "--plain.batch", "2"]
 
@@ -20,7 +19,7 @@ def backbone(tmp_path: Path) -> Path:
     return tmp_path / "mobilenet.pth"
 
 
-def test_from_a_backbone_to_a_figure(cli: Cli, backbone: Path, camvid_dir: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_from_a_backbone_to_a_figure(cli: Cli, backbone: Path, camvid_dir: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     start = ["train", "-r", "camvid-small-plain", "--data-dir", camvid_dir, *SMALL, "--weights", backbone]
     trained = cli(*start, "--out", run, "--plain.epochs", 1)

@@ -13,20 +13,9 @@ from deepshare.errors import RecipeError
 from deepshare.training.build import load
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import EpochLine
-from tests.cli.conftest import Cli
+from tests.cli.command import FLAGS, Cli
 from tests.data.layouts import write_picture
 
-SMALL = {
-    "model.arguments.width": "8",
-    "budget.gates": "20%",
-    "data.subset": "128",
-    "data.validation": "64",
-    "teacher.epochs": "1",
-    "gelu.epochs": "1",
-    "switch.epochs": "1",
-    "finetune.epochs": "1",
-}
-FLAGS = [part for key, value in SMALL.items() for part in (f"--{key}", value)]
 LINE = EpochLine("switch", 3, 7, 1.23456, 0.5, 2.0, 0.4567, "accuracy", 0.01, 12.3, {"hard_share": 3 / 7})
 
 

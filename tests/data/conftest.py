@@ -1,36 +1,12 @@
-"""Tiny data sets in the official layouts, and the real ones where they are."""
+"""Tiny data sets in the official layouts."""
 
-import fcntl
 import pickle
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.data.layouts import write_cifar_batch, write_mask, write_picture
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-Unpack = Callable[[str], Path]
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Unpack:
-    """Unpack a real data set once and for all test runs, and return the folder it is in."""
-    if not (SHARED / "unpack").exists():
-        pytest.skip(f"the real data is not there: no {SHARED}")
-    folder = Path.home() / ".cache" / "deepshare-tests"
-
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def unpack(name: str) -> Path:
-        with (folder / ".lock").open("w") as lock:  # several test processes may want the same
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            subprocess.run([SHARED / "unpack", folder, name], check=True, capture_output=True)
-        return folder
-
-    return unpack
 
 
 @pytest.fixture
@@ -85,19 +61,4 @@ def ade20k_dir(tmp_path: Path) -> Path:
             mask = np.zeros((height, width))
             mask[height // 2 :] = 150 if number == 0 else number
             write_mask(folder / "annotations" / part / f"ADE_{number:08d}.png", mask)
-    return tmp_path
-
-
-@pytest.fixture
-def camvid_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "CamVid"
-    for part, count in (("train", 6), ("val", 3), ("test", 2)):
-        lines = []
-        for number in range(count):
-            write_picture(folder / part / f"frame{number}.png", 10 * number, (12, 8))
-            mask = np.full((8, 12), number)
-            mask[0] = 11
-            write_mask(folder / f"{part}annot" / f"frame{number}.png", mask)
-            lines.append(f"/SegNet/CamVid/{part}/frame{number}.png /SegNet/CamVid/{part}annot/frame{number}.png\n")
-        (folder / f"{part}.txt").write_text("".join(lines))
     return tmp_path

@@ -1,4 +1,4 @@
-"""Files as the official data sets have them, and what tests need to look into an image set."""
+"""Files in the layouts of the official data sets."""
 
 import pickle
 from pathlib import Path
@@ -35,3 +35,18 @@ def write_picture(path: Path, value: int, size: tuple[int, int] = (64, 64), mode
 def write_mask(path: Path, labels: np.ndarray[Any, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(labels.astype(np.uint8)).save(path)
+
+
+def write_camvid(folder: Path) -> Path:
+    """Write six training, three validation and two test images of CamVid; return the folder that holds them."""
+    home = folder / "CamVid"
+    for part, count in (("train", 6), ("val", 3), ("test", 2)):
+        lines = []
+        for number in range(count):
+            write_picture(home / part / f"frame{number}.png", 10 * number, (12, 8))
+            mask = np.full((8, 12), number)
+            mask[0] = 11
+            write_mask(home / f"{part}annot" / f"frame{number}.png", mask)
+            lines.append(f"/SegNet/CamVid/{part}/frame{number}.png /SegNet/CamVid/{part}annot/frame{number}.png\n")
+        (home / f"{part}.txt").write_text("".join(lines))
+    return folder

@@ -1,10 +1,9 @@
-"""What the pages show: commands parse, links lead to files, Python blocks run, every public name is described."""
+"""On every page commands parse and links lead to files; Python blocks run; every public name is described."""
 
 import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cyclopts import MissingArgumentError
@@ -14,24 +13,9 @@ import deepshare
 from deepshare import methods
 from deepshare.cli import app
 from deepshare.training.recipe.files import names
+from tests.docs.pages import DOCS, ROOT, inline_commands, run_python, shell_lines
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("results/**/README.md"))]
-
-
-def blocks(page: Path, language: str) -> list[re.Match[str]]:
-    return list(re.finditer(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL))
-
-
-def shell_lines(page: Path) -> list[str]:
-    lines = (line for block in blocks(page, "sh") for line in block[1].splitlines())
-    return [line for line in lines if line.strip() and not line.startswith("#")]
-
-
-def inline_commands(page: Path) -> list[str]:
-    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    return [found.replace("\n", " ") for found in re.findall(r"`((?:deepshare|python|make) [^`]+)`", text)]
 
 
 def check(line: str) -> None:
@@ -80,14 +64,8 @@ def test_wrong_commands_are_found() -> None:
 
 
 def test_the_python_of_own_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = DOCS / "own-model.md"
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "page"}
-    found = blocks(page, "python")
-    assert len(found) == 4
-    for block in found:
-        padding = "\n" * page.read_text("utf-8").count("\n", 0, block.start(1))
-        exec(compile(padding + block[1], str(page), "exec"), namespace)
+    assert run_python(DOCS / "own-model.md") == 4
 
 
 def test_every_public_name_is_in_the_api() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli, cli  # noqa: F401
-from tests.docs.test_pages import DOCS, blocks, shell_lines
+from tests.cli.command import Cli
+from tests.docs.pages import DOCS, blocks, shell_lines
 
 PAGE = DOCS / "quickstart.md"
 # The same commands, on fewer images for fewer epochs.
@@ -28,7 +28,7 @@ def run(command: Cli, line: str) -> str:
     return said.out
 
 
-def test_every_command_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_every_command_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = [line for line in shell_lines(PAGE) if line.startswith("deepshare ")]
     assert len(lines) == 11
@@ -40,7 +40,7 @@ def test_every_command_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.Monkey
     assert {file for file in LEFT if not (tmp_path / file).is_file()} == set()
 
 
-def test_the_cost_is_what_the_page_shows(cli: Cli) -> None:  # noqa: F811
+def test_the_cost_is_what_the_page_shows(cli: Cli) -> None:
     shown = next(block[1] for block in blocks(PAGE, "") if "sent by a party" in block[1])
     printed = run(cli, "deepshare plan resnet18 --budget 6000 --cost crypten")
     assert shown in printed

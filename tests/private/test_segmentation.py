@@ -18,14 +18,14 @@ from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.private.labels import save_labels, shares
 from deepshare.private.result import Result
-from tests.data.conftest import Unpack, real_data  # noqa: F401
+from tests.data.unpacked import Unpack
 
 SIZE = (3, 32, 32)
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 
 
 @pytest.fixture(scope="module")
-def crops(real_data: Unpack) -> Tensor:  # noqa: F811
+def crops(real_data: Unpack) -> Tensor:
     """Sixteen crops of real frames, normalised."""
     frames = sorted((real_data("camvid-240x180") / "CamVid" / "test").iterdir())[::15]
     images = torch.stack([decode_rgb(frame)[:, 120:152, 100:132] for frame in frames])

@@ -13,8 +13,7 @@ from deepshare.private.engines.gateshare.crypto.ring import decode
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.ir import reference
 from deepshare.private.run_folder import from_run, sample_images
-from tests.data.conftest import Unpack
-from tests.data.conftest import real_data as real_data
+from tests.data.unpacked import Unpack
 
 RUN = Path(__file__).parents[2] / "results" / "cifar100-small" / "gates-1.25"
 

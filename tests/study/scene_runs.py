@@ -7,7 +7,7 @@ import torch
 
 from deepshare.training.api import fit
 from deepshare.training.recipe.files import load_recipe
-from tests.data.conftest import Unpack
+from tests.data.unpacked import Unpack
 
 SMALL: dict[str, object] = {
     "model.arguments": {"width": 0.25, "aspp_width": 8},

@@ -14,8 +14,8 @@ from deepshare.study.compare.recipes import load_study, recipe_of
 from deepshare.training.build import plain_network
 from deepshare.training.method_factory import make_method
 from deepshare.training.recipe.files import load_recipe
-from tests.cli.conftest import Cli, cli  # noqa: F401
-from tests.data.conftest import Unpack, real_data  # noqa: F401
+from tests.cli.command import Cli
+from tests.data.unpacked import Unpack
 from tests.study.test_compare_definition import DIGITS
 
 BUDGETS = (6_000, 12_900, 49_900)
@@ -134,8 +134,8 @@ def of_two_images(folder: Path) -> Path:
     "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in STUDY.methods]
 )
 def test_dry_run_at_full_size(
-    cli: Cli,  # noqa: F811
-    real_data: Unpack,  # noqa: F811
+    cli: Cli,
+    real_data: Unpack,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,

@@ -15,15 +15,15 @@ from deepshare.data.palette import coloured
 from deepshare.study.scenes import Comparison, compare
 from deepshare.study.scenes_figure import draw
 from deepshare.training.recipe.files import load_recipe, to_toml
-from tests.cli.conftest import Cli, cli  # noqa: F401
-from tests.data.conftest import Unpack, real_data  # noqa: F401
+from tests.cli.command import Cli
+from tests.data.unpacked import Unpack
 from tests.study.scene_runs import train_scenes
 
 Runs = tuple[Path, Path, Path]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, real_data: Unpack) -> Runs:  # noqa: F811
+def runs(tmp_path_factory: pytest.TempPathFactory, real_data: Unpack) -> Runs:
     return train_scenes(tmp_path_factory, real_data)
 
 
@@ -77,7 +77,7 @@ def test_the_figure_shows_image_truth_and_predictions(found: Comparison) -> None
     assert named[-1] == "no class"
 
 
-def test_command(cli: Cli, runs: Runs, tmp_path: Path) -> None:  # noqa: F811
+def test_command(cli: Cli, runs: Runs, tmp_path: Path) -> None:
     plain, shared, data_dir = runs
     said = cli("study", "scenes", plain, shared, "--samples", 2, "--data-dir", data_dir, "--out", tmp_path)
     assert said.code == 0
@@ -95,7 +95,7 @@ def test_all_images_where_more_are_asked_for(runs: Runs) -> None:
     assert [scene.number for scene in shown] == list(range(12))
 
 
-def test_runs_that_cannot_be_compared_are_refused(cli: Cli, runs: Runs, tiny_run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_runs_that_cannot_be_compared_are_refused(cli: Cli, runs: Runs, tiny_run: Path, tmp_path: Path) -> None:
     plain, _, data_dir = runs
     other = Path(copytree(plain, tmp_path / "other"))
     recipe = load_recipe(other / "recipe.toml", {"data.evaluation": "sliding"})

@@ -7,7 +7,7 @@ import pytest
 from deepshare.training.api import fit
 from deepshare.training.recipe.files import Recipe, load_recipe, names
 from deepshare.training.reporter import Reporter
-from tests.data.conftest import Unpack, real_data  # noqa: F401
+from tests.data.unpacked import Unpack
 
 ARCHIVES = {
     "cifar100": "cifar-100-python",
@@ -52,7 +52,7 @@ def data_dir(recipe: Recipe, unpack: Unpack, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["ade20k-deeplabv3", "ade20k-deeplabv3-2556k", "ade20k-deeplabv3-spatial-2558k"])
-def test_small_dry_run_on_ade20k(name: str, real_data: Unpack, tmp_path: Path) -> None:  # noqa: F811
+def test_small_dry_run_on_ade20k(name: str, real_data: Unpack, tmp_path: Path) -> None:
     smaller: dict[str, object] = {
         "model.arguments": {"width": 0.25, "aspp_width": 16},
         "data.image_size": 96,
@@ -72,7 +72,7 @@ def test_small_dry_run_on_ade20k(name: str, real_data: Unpack, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in names()])
-def test_dry_run(name: str, real_data: Unpack, tmp_path: Path) -> None:  # noqa: F811
+def test_dry_run(name: str, real_data: Unpack, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     smaller: dict[str, object] = {f"{phase}.batch": 2 for phase in recipe.phases}
     if recipe.data.name == "ade20k":

@@ -12,7 +12,7 @@ from deepshare.errors import RecipeError
 from deepshare.training.data_source import make_feed
 from deepshare.training.evaluate import evaluate
 from deepshare.training.recipe.files import load_recipe, to_toml
-from tests.data.conftest import Unpack, camvid_dir, real_data  # noqa: F401
+from tests.data.unpacked import Unpack
 
 SHARED = ("camvid-small-3", "camvid-small-10")
 
@@ -55,7 +55,7 @@ def test_other_sizes_are_refused(size: str) -> None:
         load_recipe("camvid-small-plain", {"data.image_size": size})
 
 
-def test_training_crops_and_whole_images_have_height_and_width(camvid_dir: Path) -> None:  # noqa: F811
+def test_training_crops_and_whole_images_have_height_and_width(camvid_dir: Path) -> None:
     changes = {"data.image_size": [8, 12], "data.augmentation.crop": [6, 10]}
     feed = make_feed(None, load_recipe("camvid-small-plain", changes), camvid_dir)
     # Gates are counted where they will be computed, on whole images.
@@ -72,7 +72,7 @@ class Road(nn.Module):
         return torch.eye(11)[3].view(1, -1, 1, 1).expand(len(x), -1, *x.shape[2:])
 
 
-def test_mean_iou_on_real_images_is_counted_over_labelled_pixels(real_data: Unpack) -> None:  # noqa: F811
+def test_mean_iou_on_real_images_is_counted_over_labelled_pixels(real_data: Unpack) -> None:
     whole = load("camvid", real_data("camvid-240x180")).test
     assert len(whole) == 233
     test = whole.take(torch.arange(0, 233, 12))

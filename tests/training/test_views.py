@@ -14,7 +14,6 @@ from deepshare.training.data_source import make_feed
 from deepshare.training.evaluate import evaluate
 from deepshare.training.recipe.files import load_recipe, to_toml
 from deepshare.training.views import Evaluation, Sliding, Whole, starts
-from tests.data.conftest import camvid_dir  # noqa: F401
 
 BOTH: tuple[Evaluation, ...] = ("whole", "sliding")
 
@@ -131,7 +130,7 @@ def test_only_masks_have_a_size(evaluation: Evaluation) -> None:
         evaluate(nn.Identity(), scenes(image[None], mask[None]), evaluation=evaluation)
 
 
-def test_the_recipe_says_how_test_images_are_seen(camvid_dir: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_recipe_says_how_test_images_are_seen(camvid_dir: Path, tmp_path: Path) -> None:
     recipe = load_recipe("camvid-small-plain")
     assert "evaluation" not in to_toml(recipe), "what a run recorded before must stay what is recorded"
     assert make_feed(None, recipe, camvid_dir).view is None
