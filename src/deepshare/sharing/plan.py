@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, get_args
@@ -127,7 +127,7 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as versioned JSON."""
-        return plan_file.dump(self)
+        return plan_file.dump({"gates": self.gates, **asdict(self)})
 
     @staticmethod
     def from_json(text: str) -> "Plan":
@@ -136,16 +136,28 @@ class Plan:
         Raises:
             PlanError: The text is no plan, is of a newer version, or says something impossible.
         """
-        return plan_file.parse(text)
+        fields = plan_file.parse(text)
+        gates, groups = fields.pop("gates"), tuple(Group(**group) for group in fields.pop("groups"))
+        plan = Plan(groups=groups, **fields)
+        if plan.gates != gates or not plan.gates <= plan.budget <= plan.neurons:
+            raise PlanError(
+                f"the plan says {gates} gates within a budget of {plan.budget}, its groups have {plan.gates}: "
+                "it was edited by hand; make it anew with deepshare plan"
+            )
+        return plan
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file, whole or not at all."""
-        plan_file.save(self, Path(path))
+        plan_file.save(self.to_json(), Path(path))
 
     @staticmethod
     def load(path: str | Path) -> "Plan":
         """Read a plan from a file."""
-        return plan_file.load(Path(path))
+        text = plan_file.load(Path(path))
+        try:
+            return Plan.from_json(text)
+        except PlanError as error:
+            raise PlanError(f"{path}: {error}") from error
 
     def __str__(self) -> str:
         rows = [

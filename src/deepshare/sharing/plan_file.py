@@ -1,93 +1,77 @@
-"""Plans as versioned JSON files."""
-
-from __future__ import annotations
+"""Plans as versioned JSON files: their text, and what it says as plain values."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from deepshare.errors import PlanError, reason
 from deepshare.files import write_atomically
 from deepshare.sharing.sites import Kind, Site
 
-if TYPE_CHECKING:
-    from deepshare.sharing.plan import Plan
-
 FORMAT = "deepshare-plan"
 VERSION = 3  # 2 has patches, 3 names leaders; a plan is written in the oldest version that knows all it says
 
 
-def dump(plan: Plan) -> str:
-    """The plan as JSON text."""
-    version = 3 if any(group.lead for group in plan.groups) else 2 if any(g.patch > 1 for g in plan.groups) else 1
-    content = {"format": FORMAT, "version": version, "gates": plan.gates, **asdict(plan)}
-    for group, entry in zip(plan.groups, content["groups"], strict=True):
-        del entry["lead"]
-        if version < 2:
-            del entry["patch"]
-        if version > 2:
-            entry["leader"] = group.leader.name
+def dump(plan: dict[str, Any]) -> str:
+    """Write a plan's fields, groups and sites as dictionaries, as JSON text."""
+    groups = plan["groups"]
+    version = 3 if any(group["lead"] for group in groups) else 2 if any(group["patch"] > 1 for group in groups) else 1
+    content = {"format": FORMAT, "version": version, **plan}
+    content["groups"] = [_entry(group, version) for group in groups]
     return json.dumps(content, indent=1) + "\n"
 
 
-def parse(text: str) -> Plan:
-    """The plan that JSON text describes; all of it is checked."""
-    from deepshare.sharing.plan import Group, Plan
+def parse(text: str) -> dict[str, Any]:
+    """Read JSON text back into a plan's fields, with sites as `Site`; every value is checked by itself.
 
+    Raises:
+        PlanError: The text is no plan, is of a newer version, or has a value that no plan has.
+    """
     content = _object(text)
     _expect(content, {"version": int})
-    if content["version"] > VERSION:
-        raise PlanError(f"it is of version {content['version']} and this reads version {VERSION}: update deepshare")
+    version = content["version"]
+    if version > VERSION:
+        raise PlanError(f"it is of version {version} and this reads version {VERSION}: update deepshare")
     _expect(content, {"input_size": list, "budget": int, "groups": list, "mapping": str, "affine": bool, "gates": int})
     for group in content["groups"]:
-        _expect(group, _group_types(content["version"]))
+        _expect(group, _group_types(version))
         for site in group["sites"]:
             _expect(site, _SITE_TYPES)
             if site["kind"] not in get_args(Kind):
                 raise PlanError(f"{site['name']} is reached as {site['kind']!r}: make the plan anew")
-    groups = tuple(
-        Group(
-            group["prototypes"],
-            tuple(Site(**{name: site[name] for name in _SITE_TYPES}) for site in group["sites"]),
-            group["patch"] if content["version"] > 1 else 1,
-            _lead(group) if content["version"] > 2 else 0,
-        )
-        for group in content["groups"]
-    )
     size = content["input_size"]
-    if not groups or not size or not all(isinstance(n, int) and n > 0 for n in size):
+    if not content["groups"] or not size or not all(isinstance(n, int) and n > 0 for n in size):
         raise PlanError("the plan has no group or an impossible input size: make it anew with deepshare plan")
-    plan = Plan(tuple(size), content["budget"], groups, content["mapping"], content["affine"])
-    if plan.gates != content["gates"] or not plan.gates <= plan.budget <= plan.neurons:
-        raise PlanError(
-            f"the plan says {content['gates']} gates within a budget of {plan.budget}, its groups have {plan.gates}: "
-            "it was edited by hand; make it anew with deepshare plan"
-        )
-    return plan
+    groups = [
+        {
+            "prototypes": group["prototypes"],
+            "sites": tuple(Site(**{name: site[name] for name in _SITE_TYPES}) for site in group["sites"]),
+            "patch": group["patch"] if version > 1 else 1,
+            "lead": _lead(group) if version > 2 else 0,
+        }
+        for group in content["groups"]
+    ]
+    kept = {key: content[key] for key in ("budget", "mapping", "affine", "gates")}
+    return {**kept, "input_size": tuple(size), "groups": groups}
 
 
-def save(plan: Plan, path: Path) -> None:
-    """Write the plan, whole or not at all."""
+def save(text: str, path: Path) -> None:
+    """Write a plan's text, whole or not at all."""
     try:
-        write_atomically(path, dump(plan).encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise PlanError(
             f"cannot write {path}: {error.strerror}: give a file in a folder that can be written"
         ) from error
 
 
-def load(path: Path) -> Plan:
-    """Read a plan file."""
+def load(path: Path) -> str:
+    """Read a plan's text."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise PlanError(f"cannot read {path}: {reason}: give a file that deepshare plan wrote") from error
-    try:
-        return parse(text)
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}") from error
 
 
 _SITE_TYPES: dict[str, type] = {
@@ -103,6 +87,15 @@ _SITE_TYPES: dict[str, type] = {
 def _group_types(version: int) -> dict[str, type]:
     types = {"prototypes": int, "sites": list, "patch": int, "leader": str}
     return dict(list(types.items())[: version + 1])
+
+
+def _entry(group: dict[str, Any], version: int) -> dict[str, Any]:
+    entry = {key: group[key] for key in ("prototypes", "sites")}
+    if version > 1:
+        entry["patch"] = group["patch"]
+    if version > 2:
+        entry["leader"] = group["sites"][group["lead"]]["name"]
+    return entry
 
 
 def _lead(group: dict[str, Any]) -> int:
