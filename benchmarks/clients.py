@@ -72,7 +72,7 @@ def main() -> None:
 def network() -> Program:
     """The same in every process."""
     torch.manual_seed(0)
-    model = zoo.resnet18(width=16, classes=100).eval()
+    model = zoo.resnet18(width=16, num_classes=100).eval()
     return translate(share(model, plan(model, SIZE, GATES), start="uniform"), SIZE)
 
 

@@ -26,7 +26,7 @@ def noise(count: int) -> ImageSet:
 
 
 def measure(train: ImageSet, batch_size: int, steps: int) -> tuple[list[float], list[float]]:
-    model = resnet18(classes=100, width=16).train()
+    model = resnet18(num_classes=100, width=16).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     feeding, training = [], []
     feed = iter(batches(train, batch_size, augment=AUGMENT, shuffle=True, drop_last=True))

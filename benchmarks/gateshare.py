@@ -111,7 +111,7 @@ def measure(
     """Everybody in turn, so that all see the same load; with a link for which times are computed."""
     torch.manual_seed(0)
     network, classes, side, gates = NETWORKS[name]
-    model = zoo.build(network, classes=classes).eval()
+    model = zoo.build(network, num_classes=classes).eval()
     size = (3, side, side)
     shared = translate(share(model, plan(model, size, gates), start="uniform"), size)
     relu = translate(model, size)

@@ -54,17 +54,17 @@ class Setup:
 
 
 LINKS = {"lan": LAN, "wan": WAN}
-SMALL = Setup("resnet18-16", "resnet18", {"width": 16, "classes": 100}, (3, 32, 32), {1_536: None, 12_288: None})
+SMALL = Setup("resnet18-16", "resnet18", {"width": 16, "num_classes": 100}, (3, 32, 32), {1_536: None, 12_288: None})
 PAPER = (
     Setup(
         "resnet18",
         "resnet18",
-        {"classes": 100},
+        {"num_classes": 100},
         (3, 32, 32),
         {49_900: (4.92, 4.78), 12_900: (7.30, 6.76), 6_000: (8.01, 7.64)},
     ),
-    Setup("wrn22-8", "wrn22-8", {"classes": 100}, (3, 32, 32), {150_000: (5.26, 4.10), 120_000: (5.87, 4.44)}),
-    Setup("tiny-resnet18", "resnet18", {"classes": 200}, (3, 64, 64), {55_000: (8.63, 6.81), 30_000: (9.60, 8.25)}),
+    Setup("wrn22-8", "wrn22-8", {"num_classes": 100}, (3, 32, 32), {150_000: (5.26, 4.10), 120_000: (5.87, 4.44)}),
+    Setup("tiny-resnet18", "resnet18", {"num_classes": 200}, (3, 64, 64), {55_000: (8.63, 6.81), 30_000: (9.60, 8.25)}),
 )
 
 

@@ -92,7 +92,7 @@ class Step:
 def networks() -> dict[str, nn.Module]:
     """The plain network and one shared copy of it per phase."""
     torch.manual_seed(0)
-    plain = resnet18(classes=100)
+    plain = resnet18(num_classes=100)
     planned = plan(plain, (3, 32, 32), GATES)
     if planned.gates != GATES:
         raise SystemExit(f"the plan has {planned.gates} gates instead of {GATES}")

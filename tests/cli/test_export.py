@@ -41,7 +41,7 @@ def test_weights_of_the_plain_and_of_the_shared_network_are_taken(
 ) -> None:
     import onnxruntime
 
-    plain = zoo.build("resnet10", classes=10).eval()
+    plain = zoo.build("resnet10", num_classes=10).eval()
     shared = share(plain, Plan.load(plan_file), start="identity" if kind == "plain" else "uniform")
     save_file((plain if kind == "plain" else shared).state_dict(), tmp_path / "w.safetensors")
     out = tmp_path / "r10.onnx"
@@ -55,7 +55,7 @@ def test_weights_of_the_plain_and_of_the_shared_network_are_taken(
 
 
 def test_weights_of_another_network_are_refused(cli: Cli, tmp_path: Path, plan_file: Path) -> None:
-    save_file(zoo.build("resnet10", classes=10).state_dict(), tmp_path / "w.safetensors")
+    save_file(zoo.build("resnet10", num_classes=10).state_dict(), tmp_path / "w.safetensors")
     (tmp_path / "half.safetensors").write_bytes((tmp_path / "w.safetensors").read_bytes()[:1000])
     save_file({"fc.weight": torch.zeros(100, 512)}, tmp_path / "lone.safetensors")
     save_file(zoo.build("resnet10").state_dict() | {"stray": torch.zeros(1)}, tmp_path / "stray.safetensors")

@@ -101,7 +101,7 @@ def test_another_network_and_a_folder_of_pictures(cli: Cli, tmp_path: Path) -> N
     )
     assert said.code == 0, said.err
     recipe = load_recipe(out / "recipe.toml")
-    assert (recipe.model.name, recipe.model.classes, recipe.model.arguments) == ("resnet10", 3, {"width": 8})
+    assert (recipe.model.name, recipe.model.num_classes, recipe.model.arguments) == ("resnet10", 3, {"width": 8})
     assert load(out)(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
     without_recipe = cli("train", "--model", "resnet10", "--data", tmp_path / "pictures", *flags, "--dry-run", "--json")
     assert json.loads(without_recipe.out)["dry_run"] == ["plain", "gelu", "switch", "finetune"], without_recipe.err

@@ -42,7 +42,7 @@ def test_a_gate_that_never_changes_and_a_channel_without_values() -> None:
 
 def resnet() -> nn.Module:
     torch.manual_seed(1)
-    return zoo.resnet18(width=4, classes=10).eval()
+    return zoo.resnet18(width=4, num_classes=10).eval()
 
 
 def distance(shared: nn.Module, model: nn.Module) -> float:

@@ -151,7 +151,7 @@ def test_segmentation_is_distorted_at_its_logits() -> None:
 
 def test_a_segmentation_network_has_its_patches_within_the_budget_and_exports_them(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    network = zoo.build("deeplabv3-mobilenetv2", classes=3, width=0.25, aspp_width=8)
+    network = zoo.build("deeplabv3-mobilenetv2", num_classes=3, width=0.25, aspp_width=8)
     method = Spatial((3, 32, 32), gates=2000, samples=1, channels=1)
     model = method.convert(network)
     method.begin(model, "finetune", lambda count: torch.randn(count, 3, 32, 32))

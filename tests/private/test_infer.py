@@ -27,7 +27,7 @@ SIZE = (3, 16, 16)
 
 def shared() -> nn.Module:
     torch.manual_seed(0)
-    model = zoo.resnet18(width=4, classes=10)
+    model = zoo.resnet18(width=4, num_classes=10)
     return share(model, plan(model, SIZE, "10%"), start="uniform").eval()
 
 

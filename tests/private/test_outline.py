@@ -16,7 +16,7 @@ from deepshare.private.ir.trace import translate
 @pytest.fixture(scope="module")
 def program() -> Program:
     torch.manual_seed(0)
-    model = zoo.resnet18(width=4, classes=7)
+    model = zoo.resnet18(width=4, num_classes=7)
     return translate(share(model, plan(model, (3, 16, 16), "10%"), start="uniform"), (3, 16, 16))
 
 
@@ -31,7 +31,7 @@ def test_it_tells_everything_but_the_hidden_numbers(program: Program) -> None:
 
 def test_it_is_the_same_for_other_weights(program: Program) -> None:
     torch.manual_seed(1)
-    model = zoo.resnet18(width=4, classes=7)
+    model = zoo.resnet18(width=4, num_classes=7)
     other = translate(share(model, plan(model, (3, 16, 16), "10%"), start="uniform"), (3, 16, 16))
     assert outline.digest(other) == outline.digest(program)
     more = translate(share(model, plan(model, (3, 16, 16), "20%")), (3, 16, 16))

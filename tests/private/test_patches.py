@@ -29,13 +29,13 @@ SIZE = (3, 9, 9)
 
 
 def shared() -> nn.Module:
-    model = zoo.resnet18(width=4, classes=5)
+    model = zoo.resnet18(width=4, num_classes=5)
     return share(model, plan(model, SIZE, "5%", patch=2), start="uniform").eval()
 
 
 def spatial() -> nn.Module:
     """Channels with patches of one neuron, of uneven ones, of the whole map, and without a gate."""
-    base = zoo.resnet18(width=4, classes=5)
+    base = zoo.resnet18(width=4, num_classes=5)
     model = replace_sites(base, find_sites(base, SIZE), PatchReLU).eval()
     for site in patched(model):
         kinds = torch.tensor([[1, 1], [2, 1], [site.site.height, site.site.width], [0, 0]])
@@ -122,7 +122,7 @@ def test_a_site_without_any_gate_passes() -> None:
 
 
 def test_a_plan_without_patches_is_another_plan() -> None:
-    model = zoo.resnet18(width=4, classes=5)
+    model = zoo.resnet18(width=4, num_classes=5)
     with_patches, without = plan(model, SIZE, "5%", patch=2), plan(model, SIZE, "5%")
     program = translate(share(model, with_patches).eval(), SIZE)
     check_plan(program, with_patches)

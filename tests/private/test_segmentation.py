@@ -35,7 +35,7 @@ def crops(real_data: Unpack) -> Tensor:
 
 def deeplab(crops: Tensor, *, shared: bool) -> nn.Module:
     """A narrow DeepLabV3 whose BatchNorms know the crops, with a tenth of its gates or with all of them."""
-    network = zoo.deeplabv3_mobilenetv2(classes=11, aspp_width=8, width=0.25)
+    network = zoo.deeplabv3_mobilenetv2(num_classes=11, aspp_width=8, width=0.25)
     plan = deepshare.plan(network, SIZE, "10%" if shared else "100%", layer_sharing=shared)
     model = deepshare.share(network, plan, start="uniform" if shared else "identity").train()
     with torch.no_grad():

@@ -37,7 +37,7 @@ ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str
 @pytest.fixture(scope="module")
 def program() -> Program:
     torch.manual_seed(0)
-    model = zoo.resnet18(width=4, classes=10)
+    model = zoo.resnet18(width=4, num_classes=10)
     return translate(share(model, plan(model, SIZE, "10%"), start="uniform"), SIZE)
 
 
@@ -214,7 +214,7 @@ def test_an_address_that_is_none(server: str) -> None:
 
 
 def test_another_plan_with_as_many_gates_is_refused() -> None:
-    model = zoo.resnet18(width=4, classes=10)
+    model = zoo.resnet18(width=4, num_classes=10)
     made, other = plan(model, SIZE, "50%"), plan(model, SIZE, "50%", layer_sharing=False)
     served = translate(share(model, made), SIZE)
     check_plan(served, made)

@@ -68,7 +68,7 @@ def test_batchnorm_before_the_activation_of_a_sum_becomes_a_convolution_of_its_o
 
 def test_deeplab_with_dilation_groups_and_upsampling() -> None:
     torch.manual_seed(0)
-    model = settled(zoo.build("deeplabv3-mobilenetv2", classes=5, aspp_width=8))
+    model = settled(zoo.build("deeplabv3-mobilenetv2", num_classes=5, aspp_width=8))
     program = same(model, (3, 40, 56))
     assert {op.dilation for op in program.operations if isinstance(op, Convolution)} > {(1, 1), (12, 12)}
     assert program.operations[-1].shape == (5, 40, 56)

@@ -19,7 +19,7 @@ SIZE = (3, 16, 16)
 
 @pytest.fixture
 def network() -> Affine:
-    plain = zoo.resnet18(classes=5, width=4, depth=10)
+    plain = zoo.resnet18(num_classes=5, width=4, depth=10)
     plan = deepshare.plan(plain, SIZE, "20%")
     generator = torch.Generator().manual_seed(0)
     return read(deepshare.share(plain, plan, start="uniform", generator=generator), gates=plan.gates)
@@ -71,14 +71,14 @@ def test_shares_are_those_of_all_channels_of_a_kind(network: Affine) -> None:
 
 
 def test_without_replicates_their_share_is_unknown() -> None:
-    plain = zoo.resnet18(classes=5, width=4, depth=10)
+    plain = zoo.resnet18(num_classes=5, width=4, depth=10)
     plan = deepshare.plan(plain, SIZE, "100%", layer_sharing=False)
     entry = read(deepshare.share(plain, plan)).to_dict()
     assert entry["linear_share"] == {"prototypes": 0.0, "replicates": None}
 
 
 def test_what_has_no_affine_parameters_is_refused(tiny_run: Path) -> None:
-    plain = zoo.resnet18(classes=5, width=4, depth=10)
+    plain = zoo.resnet18(num_classes=5, width=4, depth=10)
     with pytest.raises(UnsupportedModelError, match="no shared gates"):
         read(plain)
     with pytest.raises(UnsupportedModelError, match="without an affine map"):

@@ -13,7 +13,7 @@ from deepshare.study.site_gates import Dimension
 
 @pytest.fixture(scope="module")
 def result() -> Dimension:
-    return measure(zoo.resnet18(classes=5, width=4, depth=10).eval(), torch.randn(40, 3, 16, 16))
+    return measure(zoo.resnet18(num_classes=5, width=4, depth=10).eval(), torch.randn(40, 3, 16, 16))
 
 
 def test_two_panels_name_every_site_and_have_a_box_for_each(result: Dimension) -> None:
@@ -54,7 +54,7 @@ def test_the_files_are_the_same_each_time(result: Dimension, tmp_path: Path) -> 
 
 
 def test_the_figure_says_where_not_all_was_measured() -> None:
-    model = zoo.resnet18(classes=5, width=4, depth=10).eval()
+    model = zoo.resnet18(num_classes=5, width=4, depth=10).eval()
     figure = draw(measure(model, torch.randn(12, 3, 16, 16), memory=300_000))
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[0].endswith(" of 256 positions")

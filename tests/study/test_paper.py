@@ -76,7 +76,7 @@ def test_tables_are_found_by_the_names_of_recipes() -> None:
 
 @pytest.mark.parametrize("name", sorted({results.network for results in paper.load().results}))
 def test_networks_are_named_as_in_the_zoo(name: str) -> None:
-    build(name, classes=2)
+    build(name, num_classes=2)
 
 
 def test_architecture_searches_are_marked() -> None:

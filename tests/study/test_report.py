@@ -156,7 +156,7 @@ def test_a_model_and_data_of_the_users_own(tmp_path: Path) -> None:
     recipe = small_recipe(gelu__epochs=1, switch__epochs=1, finetune__epochs=1)
     images = load_data("digits").train
     pairs = [(images.images[place] / 255.0, int(images.labels[place])) for place in range(128)]
-    model = zoo.build("resnet18", classes=10, depth=10, width=8, channels=1)
+    model = zoo.build("resnet18", num_classes=10, depth=10, width=8, channels=1)
     fit(model, recipe=recipe, out=tmp_path / "run", data=(pairs_set(pairs), pairs_set(pairs[:64])))
     run = report.read([tmp_path / "run"])[0]
     assert (run.affine, run.predicted, run.samples) == (OWN_MODEL, OWN_MODEL, OWN_MODEL)

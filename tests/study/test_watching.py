@@ -55,13 +55,13 @@ def test_functions_and_reused_modules_are_seen_one_by_one() -> None:
 
 
 def test_groups_are_runs_of_equal_shape() -> None:
-    groups = watch(zoo.resnet18(classes=5, width=4), (3, 32, 32)).groups
+    groups = watch(zoo.resnet18(num_classes=5, width=4), (3, 32, 32)).groups
     assert [len(group) for group in groups] == [4, 4, 4, 4]
     assert groups[1][0].name == "layer2.0.act1"
 
 
 def test_a_shared_network_is_seen_by_its_own_signs_and_in_its_own_groups() -> None:
-    plain = zoo.resnet18(classes=5, width=4, depth=10).eval()
+    plain = zoo.resnet18(num_classes=5, width=4, depth=10).eval()
     plan = deepshare.plan(plain, SIZE, "30%", max_group=1)
     shared = deepshare.share(plain, plan)
     images = torch.randn(2, *SIZE)
@@ -74,7 +74,7 @@ def test_a_shared_network_is_seen_by_its_own_signs_and_in_its_own_groups() -> No
 
 
 def test_a_soft_network_and_a_teacher_are_seen_too() -> None:
-    plain = zoo.resnet18(classes=5, width=4, depth=10).eval()
+    plain = zoo.resnet18(num_classes=5, width=4, depth=10).eval()
     teacher = gelu_network(plain, SIZE)
     assert list(seen(teacher, torch.randn(2, *SIZE))) == [site.name for site in deepshare.find_sites(plain, SIZE)]
     shared = deepshare.share(plain, deepshare.plan(plain, SIZE, "30%"))
@@ -83,7 +83,7 @@ def test_a_soft_network_and_a_teacher_are_seen_too() -> None:
 
 
 def test_hooks_and_mode_are_as_before() -> None:
-    plain = zoo.resnet18(classes=5, width=4, depth=10)
+    plain = zoo.resnet18(num_classes=5, width=4, depth=10)
     shared = deepshare.share(plain, deepshare.plan(plain, SIZE, "30%")).train()
     weights = {key: value.clone() for key, value in shared.state_dict().items()}
     seen(shared, torch.randn(4, *SIZE))

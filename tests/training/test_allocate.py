@@ -127,7 +127,7 @@ def test_the_budget_of_every_recipe_can_be_met(name: str) -> None:
     recipe: Recipe = load_recipe(name)
     if recipe.budget is None:
         raise ValueError(name)
-    model = build(recipe.model.name, classes=recipe.model.classes, **recipe.model.arguments)
+    model = build(recipe.model.name, num_classes=recipe.model.num_classes, **recipe.model.arguments)
     size = (int(recipe.model.arguments.get("channels", 3)), *height_and_width(recipe.data.image_size))
     allocate = "uniform" if recipe.budget.allocate == "snl" else recipe.budget.allocate
     found = plan(

@@ -202,7 +202,7 @@ def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
         ({"budget.leader": "data", "budget.layer_sharing": False}, "and here none do"),
         ({"budget.leader": "data", "budget.max_group": 1}, "and here none do"),
         ({"budget.leader": "data", "budget.first_site_only": True}, "take budget.first_site_only away"),
-        ({"budget.leader": "data", "plain.model": {"name": "resnet18", "classes": 10}}, "take plain.model away"),
+        ({"budget.leader": "data", "plain.model": {"name": "resnet18", "num_classes": 10}}, "take plain.model away"),
         (
             {"budget.leader": "data", "plain": None, "distillation": {"weight": 0.0}},
             "it needs [plain] or model.weights",

@@ -192,7 +192,7 @@ def test_a_recipe_says_which_row_it_is_for(name: str) -> None:
 def test_network_data_and_sharpness(name: str) -> None:
     recipe = load_recipe(name)
     model, data, classes, size, sharpness = NETWORKS[setup_of(name)]
-    assert (recipe.model.name, recipe.model.classes, recipe.model.arguments) == (model, classes, {})
+    assert (recipe.model.name, recipe.model.num_classes, recipe.model.arguments) == (model, classes, {})
     assert (recipe.data.name, recipe.data.image_size, recipe.data.subset) == (data, size, None)
     if name in SHARED:
         assert recipe.method.sharpness == sharpness

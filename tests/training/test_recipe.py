@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from deepshare.errors import RecipeError
-from deepshare.training.recipe.files import Recipe, load_recipe, names, to_toml
+from deepshare.training.recipe.files import Recipe, changed, load_recipe, names, to_toml
 
 
 def write(folder: Path, text: str, name: str = "mine.toml") -> Path:
@@ -92,7 +92,7 @@ def test_flags_are_read_as_their_type(key: str, value: object, expected: object)
         ({"budget.gates": "0"}, "digits.toml: budget.gates: expected a number of gates above 0"),
         ({"budget.gates": "101%"}, 'budget.gates: expected a number of gates (6000) or a share of the ReLUs ("1.25%")'),
         ({"budget.allocate": "snll"}, 'expected "senet", "snl", "pruning", "sensitivity", "uniform" or a .json file'),
-        ({"model.classes": None}, "digits.toml: model.classes: missing"),
+        ({"model.num_classes": None}, "digits.toml: model.num_classes: missing"),
         ({"model.arguments.width": [8]}, "digits.toml: model.arguments.width: got [8], expected"),
     ],
 )
@@ -237,3 +237,28 @@ def test_trained_weights_keep_their_meaning_unless_the_recipe_says_otherwise(
     overrides: dict[str, object], start: str
 ) -> None:
     assert load_recipe("digits", {"method.start": None, **overrides}).start == start
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"model.classes": "7", "plain.model": {"name": "resnet10", "classes": 7}},
+        {"model.num_classes": 7, "plain.model.name": "resnet10", "plain.model.classes": 7},
+    ],
+)
+def test_the_old_name_of_num_classes_is_read_and_the_new_one_written(
+    overrides: dict[str, object], tmp_path: Path
+) -> None:
+    old = tmp_path / "old.toml"
+    old.write_text('base = "digits"\n[model]\nclasses = 7\n[plain.model]\nname = "resnet10"\nclasses = 7\n')
+    recipe = load_recipe(old)
+    assert recipe.model.num_classes == recipe.model_of("plain").num_classes == 7
+    assert changed(load_recipe("digits", {"name": "old"}), overrides) == recipe
+    assert "\nclasses" not in to_toml(recipe) and to_toml(recipe).count("num_classes = 7") == 2
+
+
+def test_both_names_of_one_key_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "both.toml"
+    file.write_text('base = "digits"\n[model]\nclasses = 7\nnum_classes = 10\n')
+    with pytest.raises(RecipeError, match=r"model\.classes: there is no such key"):
+        load_recipe(file)

@@ -84,7 +84,7 @@ def test_an_image_of_the_inputs_size_is_one_crop() -> None:
     images = torch.randint(0, 256, (3, 3, 32, 48), dtype=torch.uint8)
     masks = torch.randint(0, 5, (3, 32, 48), dtype=torch.uint8)
     data = ImageSet("scenes", images, masks, tuple("abcde"), mean=(0.0,) * 3, std=(1.0,) * 3, ignore=4)
-    model = zoo.build("deeplabv3-mobilenetv2", classes=5, aspp_width=8, width=0.25)
+    model = zoo.build("deeplabv3-mobilenetv2", num_classes=5, aspp_width=8, width=0.25)
     plain, whole, sliding = (evaluate(model, data, image_size=(32, 48), evaluation=e) for e in (None, *BOTH))
     assert plain.loss == pytest.approx(whole.loss, rel=1e-5) == pytest.approx(sliding.loss, rel=1e-5)
     assert plain.miou == pytest.approx(whole.miou, abs=2e-3) == pytest.approx(sliding.miou, abs=2e-3)

@@ -77,7 +77,7 @@ def _plain_relus_and_output_stride_8(features: nn.Sequential) -> None:
 @pytest.mark.parametrize("image_pool_relu", [False, True])
 def test_head_equals_the_reference(image_pool_relu: bool) -> None:
     torch.manual_seed(0)
-    plain = deeplabv3_mobilenetv2(classes=5, aspp_width=16, image_pool_relu=image_pool_relu, width=0.25)
+    plain = deeplabv3_mobilenetv2(num_classes=5, aspp_width=16, image_pool_relu=image_pool_relu, width=0.25)
     model = reference.shake(plain).double()
     features = []
     model.aspp.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
@@ -89,7 +89,7 @@ def test_head_equals_the_reference(image_pool_relu: bool) -> None:
 
 @pytest.mark.parametrize("size", [(64, 64), (60, 83)])
 def test_output_has_the_size_of_the_image_and_gradients_flow(size: tuple[int, int]) -> None:
-    model = deeplabv3_mobilenetv2(classes=5, aspp_width=8, width=0.25)
+    model = deeplabv3_mobilenetv2(num_classes=5, aspp_width=8, width=0.25)
     logits = model(torch.randn(2, 3, *size))
     assert logits.shape == (2, 5, *size)
     logits.sum().backward()
@@ -108,7 +108,7 @@ def test_drops_a_tenth_of_the_heads_channels_in_training_only(training: bool) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"classes": 0}, "classes must be a whole number of at least 1, not 0"),
+        ({"num_classes": 0}, "num_classes must be a whole number of at least 1, not 0"),
         ({"width": 0}, "width must be a number above 0, not 0"),
         ({"width": "half"}, "width must be a number above 0, not 'half'"),
     ],

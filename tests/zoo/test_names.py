@@ -18,7 +18,7 @@ def needs(library: str) -> None:
 @pytest.mark.parametrize("name", known_names())
 def test_own_networks_run_at_their_default_size(name: str) -> None:
     with torch.device("meta"):
-        model = build(name, classes=7)
+        model = build(name, num_classes=7)
         logits = model.eval()(torch.empty(1, *default_input_size(name)))
     assert logits.shape[:2] == (1, 7)
 
@@ -34,14 +34,14 @@ def test_names_with_a_depth_build_that_depth() -> None:
 @pytest.mark.parametrize(
     ("name", "size", "arguments", "output"),
     [
-        ("timm:resnet18", (3, 224, 224), {"classes": 7, "channels": 1}, (2, 7)),
+        ("timm:resnet18", (3, 224, 224), {"num_classes": 7, "channels": 1}, (2, 7)),
         ("timm:resnet18.a1_in1k", (3, 224, 224), {"num_classes": 7, "in_chans": 1}, (2, 7)),
         ("timm:inception_v3", (3, 299, 299), {}, (2, 1000)),
-        ("torchvision:resnet18", (3, 224, 224), {"classes": 7}, (2, 7)),
-        ("torchvision:googlenet", (3, 224, 224), {"classes": 7, "aux_logits": False}, (2, 7)),
+        ("torchvision:resnet18", (3, 224, 224), {"num_classes": 7}, (2, 7)),
+        ("torchvision:googlenet", (3, 224, 224), {"num_classes": 7, "aux_logits": False}, (2, 7)),
         ("torchvision:inception_v3", (3, 299, 299), {}, (2, 1000)),
-        ("smp:Unet/resnet18", (3, 256, 256), {"classes": 7, "channels": 1}, (2, 7, 256, 256)),
-        ("smp:DeepLabV3Plus/resnet18", (3, 256, 256), {"classes": 7}, (2, 7, 256, 256)),
+        ("smp:Unet/resnet18", (3, 256, 256), {"num_classes": 7, "channels": 1}, (2, 7, 256, 256)),
+        ("smp:DeepLabV3Plus/resnet18", (3, 256, 256), {"num_classes": 7}, (2, 7, 256, 256)),
         ("smp:Unet/tu-resnet18", (3, 256, 256), {"norm_layer": nn.BatchNorm2d}, (2, 1, 256, 256)),
     ],
 )
@@ -59,7 +59,7 @@ def test_bridges_build_by_name_in_our_words_or_theirs(
 def test_torchvision_segmentation_models_fetch_no_backbone() -> None:
     needs("torchvision")
     with torch.device("meta"):
-        model = build("torchvision:fcn_resnet50", classes=7)
+        model = build("torchvision:fcn_resnet50", num_classes=7)
         output = model.eval()(torch.empty(1, *default_input_size("torchvision:fcn_resnet50")))
     assert output["out"].shape == (1, 7, 520, 520)
 

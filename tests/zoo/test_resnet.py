@@ -16,7 +16,7 @@ from tests.zoo import reference
         ({}, 32, 491_520),
         ({}, 64, 1_966_080),
         ({"width": 16}, 32, 122_880),
-        ({"channels": 1, "classes": 10}, 8, 30_720),
+        ({"channels": 1, "num_classes": 10}, 8, 30_720),
         ({"depth": 10}, 32, 245_760),
     ],
 )
@@ -50,7 +50,7 @@ def test_each_site_is_a_relu_of_its_own_that_leaves_its_input_alone(depth: int, 
 
 def test_parameter_count() -> None:
     with torch.device("meta"):
-        model = resnet18(classes=100)
+        model = resnet18(num_classes=100)
     stem = 3 * 64 * 9 + 2 * 64
     layer1 = 4 * (64 * 64 * 9 + 2 * 64)
     later = 0
@@ -85,7 +85,7 @@ def test_starts_from_he_values() -> None:
     [
         ({"depth": 20}, "no depth 20; take one of 10, 18, 34"),
         ({"width": 0}, "width must be a whole number of at least 1, not 0"),
-        ({"classes": 1.5}, "classes must be a whole number of at least 1, not 1.5"),
+        ({"num_classes": 1.5}, "num_classes must be a whole number of at least 1, not 1.5"),
         ({"channels": True}, "channels must be"),
     ],
 )

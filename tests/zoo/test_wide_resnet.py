@@ -34,7 +34,7 @@ def test_parameter_count() -> None:
 @pytest.mark.parametrize("depth", [10, 16])
 def test_equals_the_reference(depth: int) -> None:
     torch.manual_seed(0)
-    model = reference.shake(wide_resnet(depth, widen=2, classes=7)).double()
+    model = reference.shake(wide_resnet(depth, widen=2, num_classes=7)).double()
     x = torch.randn(2, 3, 16, 16, dtype=torch.double)
     torch.testing.assert_close(model(x), reference.wide_resnet(model.state_dict(), x, (depth - 4) // 6))
 
@@ -55,7 +55,7 @@ def test_activation_feeds_the_shortcut_only_where_the_width_changes() -> None:
 
 @pytest.mark.parametrize("size", [32, 64])
 def test_takes_both_image_sizes(size: int) -> None:
-    assert wide_resnet(10, widen=1, classes=5)(torch.randn(2, 3, size, size)).shape == (2, 5)
+    assert wide_resnet(10, widen=1, num_classes=5)(torch.randn(2, 3, size, size)).shape == (2, 5)
 
 
 @pytest.mark.parametrize(

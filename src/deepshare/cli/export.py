@@ -53,7 +53,7 @@ def export(
     if is_run:
         shared = load(source)
     else:
-        arguments = {} if classes is None else {"classes": classes}
+        arguments = {} if classes is None else {"num_classes": classes}
         shared = share_and_fill(build(source, relu6_to_relu=relu6_to_relu, **arguments), planned, weights)
     export_onnx(shared, out, planned.input_size)
     comparisons = count_comparisons(out)

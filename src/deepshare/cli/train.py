@@ -151,16 +151,17 @@ def with_data(
     """Put another data set into a recipe, and its number of classes unless that is given."""
     from deepshare.data import load
     from deepshare.training.recipe.files import load_recipe
+    from deepshare.training.recipe.keys import current
 
     if os.sep in data and not data.startswith("folder:") and not Path(data).is_dir():
         raise DataError(f"there is no folder {data}: give one with a folder of pictures for each class, or a data set")
     name = f"folder:{Path(data).absolute()}" if Path(data).is_dir() else data
     changed = {**changes, "data.name": name}
-    if "model.classes" in changed:
+    if "model.num_classes" in map(current, changed):
         return changed
     wanted = load_recipe(recipe, changed).data
     there = load(name, data_dir, download=download, validation=wanted.validation, image_size=wanted.image_size)
-    return {**changed, "model.classes": len(there.train.classes)}
+    return {**changed, "model.num_classes": len(there.train.classes)}
 
 
 def describe(folder: Path, result: dict[str, object]) -> str:

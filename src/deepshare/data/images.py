@@ -117,7 +117,7 @@ def check_classes(name: str, classes: int, outputs: int) -> None:
     if classes != outputs:
         raise DataError(
             f"{name} has {classes} classes but the model has {outputs} outputs: build it with classes={classes}, "
-            f"or train with --model.classes {classes}"
+            f"or train with --model.num_classes {classes}"
         )
 
 

@@ -54,7 +54,7 @@ def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None 
         torch.manual_seed(seed_of(recipe.seed, "start", role))
         model = build(wanted)
     if wanted.weights:
-        left = start_from(model, Path(wanted.weights), wanted.classes)
+        left = start_from(model, Path(wanted.weights), wanted.num_classes)
         if left and tell:
             tell(f"weights from {wanted.weights}; still random: {', '.join(left)}")
     return model
@@ -62,7 +62,7 @@ def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None 
 
 def build(wanted: Model) -> nn.Module:
     """Build a network as a recipe describes it, with random weights."""
-    model = zoo.build(wanted.name, classes=wanted.classes, **wanted.arguments)
+    model = zoo.build(wanted.name, num_classes=wanted.num_classes, **wanted.arguments)
     return relu6_to_relu(model) if wanted.relu6_to_relu else model
 
 

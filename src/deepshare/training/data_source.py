@@ -156,7 +156,7 @@ def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *,
         given = (given.train, given.validation, given.test)
     elif not isinstance(given, Sequence):
         given = _split(given, wanted.validation, seed)
-    parts = [_source(part, recipe.model.classes) for part in given]
+    parts = [_source(part, recipe.model.num_classes) for part in given]
     if len(parts) not in (2, 3):
         raise DataError(f"{len(parts)} data sets were given: give training and validation, and test if there is one")
     train, prepare = transforms(parts[0], wanted)

@@ -102,10 +102,10 @@ class Fitting:
                 f"{source.name} has a class for each {has} but {type(base).__name__} gives one for each {gives}: "
                 "give other data or another network"
             )
-        if not isinstance(source, ImageSet) and outputs != self.recipe.model.classes:
+        if not isinstance(source, ImageSet) and outputs != self.recipe.model.num_classes:
             raise RecipeError(
-                f"the recipe has model.classes = {self.recipe.model.classes} but the model has {outputs} outputs: "
-                "change model.classes"
+                f"the recipe has model.num_classes = {self.recipe.model.num_classes} but the model has {outputs} "
+                "outputs: change model.num_classes"
             )
         check_classes(source.name, len(source.classes), outputs)
         run.check(self.recipe, resume=resume, images=self.setting.feed.checksum)

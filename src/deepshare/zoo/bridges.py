@@ -134,20 +134,20 @@ BRIDGES = {
         _timm_check,
         _timm_build,
         _timm_input_size,
-        {"classes": "num_classes", "channels": "in_chans"},
+        {"channels": "in_chans"},
     ),
     "torchvision": Bridge(
         _torchvision_names,
         lambda name: check_known(name, _torchvision_names(), "torchvision"),
         _torchvision_build,
         _torchvision_input_size,
-        {"classes": "num_classes"},
+        {},
     ),
     "smp": Bridge(
         _smp_names,
         _smp_check,
         _smp_build,
         lambda _: (3, 256, 256),
-        {"channels": "in_channels"},
+        {"num_classes": "classes", "channels": "in_channels"},
     ),
 }

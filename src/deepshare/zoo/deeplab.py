@@ -90,7 +90,7 @@ class ASPP(nn.Module):
 class DeepLabV3(nn.Module):
     """MobileNetV2 up to its last inverted residual, ASPP, and logits at the size of the image."""
 
-    def __init__(self, classes: int, aspp_width: int, image_pool_relu: bool, width: float) -> None:
+    def __init__(self, num_classes: int, aspp_width: int, image_pool_relu: bool, width: float) -> None:
         super().__init__()
         inputs = _scaled(STEM_WIDTH, width)
         self.conv1 = ConvNorm(3, inputs, 3, stride=2, relu=True)
@@ -100,11 +100,11 @@ class DeepLabV3(nn.Module):
             inputs = outputs
         self.aspp = ASPP(inputs, aspp_width, image_pool_relu)
         self.dropout = nn.Dropout2d(0.1)
-        self.classifier = nn.Conv2d(aspp_width, classes, 1)
+        self.classifier = nn.Conv2d(aspp_width, num_classes, 1)
         kaiming_start(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (N, classes, H, W) for images of shape (N, 3, H, W)."""
+        """Return logits of shape (N, num_classes, H, W) for images of shape (N, 3, H, W)."""
         features = self.conv1(x)
         for number in range(1, len(STAGES) + 1):
             features = self.get_submodule(f"layer{number}")(features)
@@ -113,7 +113,7 @@ class DeepLabV3(nn.Module):
 
 
 def deeplabv3_mobilenetv2(
-    classes: int = 150, *, aspp_width: int = 512, image_pool_relu: bool = False, width: float = 1.0
+    num_classes: int = 150, *, aspp_width: int = 512, image_pool_relu: bool = False, width: float = 1.0
 ) -> DeepLabV3:
     """Build the segmentation network of the ReLU-budget papers, with random weights.
 
@@ -122,7 +122,7 @@ def deeplabv3_mobilenetv2(
     Tests hold these counts. In training a batch needs two images: the pooled branch normalises a single pixel.
 
     Args:
-        classes: Number of outputs per pixel.
+        num_classes: Number of outputs per pixel.
         aspp_width: Channels of each branch of the head.
         image_pool_relu: Put a ReLU on the branch that sees the mean of the map.
         width: Factor on the backbone's channels, for small studies; each is rounded to a multiple of 8.
@@ -130,13 +130,13 @@ def deeplabv3_mobilenetv2(
     Raises:
         ModelNameError: If a number is below one, or `width` is not above zero.
 
-    >>> deeplabv3_mobilenetv2(classes=11, aspp_width=32, width=0.25).classifier.out_channels
+    >>> deeplabv3_mobilenetv2(num_classes=11, aspp_width=32, width=0.25).classifier.out_channels
     11
     """
-    check_counts("deeplabv3_mobilenetv2", classes=classes, aspp_width=aspp_width)
+    check_counts("deeplabv3_mobilenetv2", num_classes=num_classes, aspp_width=aspp_width)
     if not isinstance(width, int | float) or not 0 < width < float("inf"):
         raise ModelNameError(f"deeplabv3_mobilenetv2: width must be a number above 0, not {width!r}")
-    return DeepLabV3(classes, aspp_width, image_pool_relu, width)
+    return DeepLabV3(num_classes, aspp_width, image_pool_relu, width)
 
 
 def _blocks(stage: Stage, inputs: int, outputs: int) -> nn.Sequential:

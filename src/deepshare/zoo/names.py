@@ -39,13 +39,13 @@ def build(name: str, **arguments: Any) -> nn.Module:
 
     Args:
         name: One of `known_names()`, or `timm:NAME`, `torchvision:NAME` or `smp:ARCHITECTURE/ENCODER`.
-        **arguments: Passed to the network's builder. `classes` and `channels` (of the image) are understood
+        **arguments: Passed to the network's builder. `num_classes` and `channels` (of the image) are understood
             for every library that has such an argument; all others are in that library's own words.
 
     Raises:
         ModelNameError: If nothing has that name, its library is missing, or it does not take these arguments.
 
-    >>> build("resnet10", classes=10, width=8).fc.out_features
+    >>> build("resnet10", num_classes=10, width=8).fc.out_features
     10
     """
     bridge, rest = _resolve(name)

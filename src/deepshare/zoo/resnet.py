@@ -37,7 +37,7 @@ class ResNet(nn.Module):
     """A stem without activation and pooling, four stages of basic blocks, average pooling and a linear layer."""
 
     def __init__(
-        self, blocks: tuple[int, ...], classes: int, widths: tuple[int, ...], channels: int, stem_stride: int = 1
+        self, blocks: tuple[int, ...], num_classes: int, widths: tuple[int, ...], channels: int, stem_stride: int = 1
     ) -> None:
         super().__init__()
         first, second, third, fourth = widths
@@ -48,11 +48,11 @@ class ResNet(nn.Module):
         self.layer3 = _stage(blocks[2], second, third, stride=2)
         self.layer4 = _stage(blocks[3], third, fourth, stride=2)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(fourth, classes)
+        self.fc = nn.Linear(fourth, num_classes)
         kaiming_start(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (N, classes)."""
+        """Return logits of shape (N, num_classes)."""
         x = self.bn1(self.conv1(x))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(torch.flatten(self.pool(x), 1))
@@ -60,7 +60,7 @@ class ResNet(nn.Module):
 
 
 def resnet18(
-    classes: int = 100, *, width: int = 64, depth: int = 18, channels: int = 3, stem_stride: int = 1
+    num_classes: int = 100, *, width: int = 64, depth: int = 18, channels: int = 3, stem_stride: int = 1
 ) -> ResNet:
     """Build the ResNet-18 of the ReLU-budget papers, with random weights.
 
@@ -68,7 +68,7 @@ def resnet18(
     491,520 ReLUs at 32x32 and 1,966,080 at 64x64. Tests hold these counts.
 
     Args:
-        classes: Number of outputs.
+        num_classes: Number of outputs.
         width: Channels of the first stage; the others have 2, 4 and 8 times as many.
         depth: 10, 18 or 34, for basic blocks per stage of 1-1-1-1, 2-2-2-2 or 3-4-6-3.
         channels: Channels of the image.
@@ -80,14 +80,14 @@ def resnet18(
     >>> len(resnet18(10, width=16).layer1)
     2
     """
-    check_counts("resnet", classes=classes, width=width, channels=channels, stem_stride=stem_stride)
+    check_counts("resnet", num_classes=num_classes, width=width, channels=channels, stem_stride=stem_stride)
     if depth not in BLOCKS:
         raise ModelNameError(f"resnet: there is no depth {depth!r}; take one of {', '.join(map(str, BLOCKS))}")
-    return ResNet(BLOCKS[depth], classes, (width, 2 * width, 4 * width, 8 * width), channels, stem_stride)
+    return ResNet(BLOCKS[depth], num_classes, (width, 2 * width, 4 * width, 8 * width), channels, stem_stride)
 
 
 def hybrenet(
-    classes: int = 100,
+    num_classes: int = 100,
     *,
     scales: tuple[int, int, int] = (5, 5, 3),
     width: int = 16,
@@ -99,7 +99,7 @@ def hybrenet(
     With 5, 5 and 3 they have 65,536, 81,920, 102,400 and 76,800 ReLUs at 32x32: the more, the more critical they are.
 
     Args:
-        classes: Number of outputs.
+        num_classes: Number of outputs.
         scales: How many times as wide as the stage before the second, third and fourth are.
         width: Channels of the first stage.
         channels: Channels of the image.
@@ -112,9 +112,9 @@ def hybrenet(
     1200
     """
     second, third, fourth = scales
-    check_counts("hybrenet", classes=classes, width=width, channels=channels, stem_stride=stem_stride)
+    check_counts("hybrenet", num_classes=num_classes, width=width, channels=channels, stem_stride=stem_stride)
     widths = (width, width * second, width * second * third, width * second * third * fourth)
-    return ResNet(BLOCKS[18], classes, widths, channels, stem_stride)
+    return ResNet(BLOCKS[18], num_classes, widths, channels, stem_stride)
 
 
 def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:

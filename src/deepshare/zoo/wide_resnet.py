@@ -33,7 +33,7 @@ class PreActivationBlock(nn.Module):
 class WideResNet(nn.Module):
     """A bare convolution, three stages of pre-activation blocks, BatchNorm, average pooling and a linear layer."""
 
-    def __init__(self, blocks: int, widen: int, classes: int) -> None:
+    def __init__(self, blocks: int, widen: int, num_classes: int) -> None:
         super().__init__()
         widths = [STEM_WIDTH * widen * scale for scale in (1, 2, 4)]
         self.conv1 = nn.Conv2d(3, STEM_WIDTH, 3, padding=1, bias=False)
@@ -42,17 +42,17 @@ class WideResNet(nn.Module):
         self.block3 = _stage(blocks, widths[1], widths[2], stride=2)
         self.bn1 = nn.BatchNorm2d(widths[2])
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(widths[2], classes)
+        self.fc = nn.Linear(widths[2], num_classes)
         kaiming_start(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (N, classes)."""
+        """Return logits of shape (N, num_classes)."""
         x = self.block3(self.block2(self.block1(self.conv1(x))))
         logits: Tensor = self.fc(torch.flatten(self.pool(self.bn1(x)), 1))
         return logits
 
 
-def wide_resnet(depth: int = 22, widen: int = 8, classes: int = 100) -> WideResNet:
+def wide_resnet(depth: int = 22, widen: int = 8, num_classes: int = 100) -> WideResNet:
     """Build the Wide ResNet of the ReLU-budget papers, with random weights.
 
     There is no activation after the last BatchNorm, so WRN-22-8 has 18 sites, `block{1..3}.{0..2}.act{1,2}`,
@@ -61,7 +61,7 @@ def wide_resnet(depth: int = 22, widen: int = 8, classes: int = 100) -> WideResN
     Args:
         depth: Number of convolutions, 4 more than a multiple of 6.
         widen: Factor on the widths 16, 32 and 64 of the three stages.
-        classes: Number of outputs.
+        num_classes: Number of outputs.
 
     Raises:
         ModelNameError: If there is no network of that depth, or a number is below one.
@@ -69,11 +69,11 @@ def wide_resnet(depth: int = 22, widen: int = 8, classes: int = 100) -> WideResN
     >>> len(wide_resnet(16, widen=1).block1)
     2
     """
-    check_counts("wide_resnet", depth=depth, widen=widen, classes=classes)
+    check_counts("wide_resnet", depth=depth, widen=widen, num_classes=num_classes)
     blocks, rest = divmod(depth - 4, 6)
     if rest or blocks < 1:
         raise ModelNameError(f"wide_resnet: there is no depth {depth}; take 10, 16, 22, 28 or another 6n + 4")
-    return WideResNet(blocks, widen, classes)
+    return WideResNet(blocks, widen, num_classes)
 
 
 def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:

@@ -36,7 +36,7 @@ GATE = 27 * WORD
 
 
 def network(activation: Callable[[Site], nn.Module] | None = None) -> nn.Module:
-    model = zoo.resnet18(classes=10, width=4)
+    model = zoo.resnet18(num_classes=10, width=4)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             assert module.running_mean is not None and module.running_var is not None

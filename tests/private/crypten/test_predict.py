@@ -38,7 +38,7 @@ def masked(program: Program, coefficients: bool) -> Program:
 @pytest.fixture(scope="module")
 def programs() -> dict[str, Program]:
     torch.manual_seed(0)
-    model = zoo.resnet18(classes=100)
+    model = zoo.resnet18(num_classes=100)
     relu = translate(model, SIZE)
     shared = translate(share(model, plan(model, SIZE, BUDGET)), SIZE)
     return {"relu": relu, "shared": shared, "snl": masked(relu, False), "autorep": masked(relu, True)}

@@ -89,7 +89,7 @@ def logits_of(found: dict[Role, Outcome | Exception]) -> Tensor:
 @pytest.fixture(scope="module")
 def program() -> Program:
     torch.manual_seed(22)
-    return translate(shuffled_norms(zoo.resnet18(width=2, classes=4)), SIZE)
+    return translate(shuffled_norms(zoo.resnet18(width=2, num_classes=4)), SIZE)
 
 
 def test_over_tls(program: Program, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(
     monkeypatch.setattr(basis, "calibrate", Numbers.usual)  # the number format is public; let it be the same
     fix_randomness(monkeypatch, "heard")  # with which no lot has to be replaced
     torch.manual_seed(23)
-    other = translate(shuffled_norms(zoo.resnet18(width=2, classes=4)), SIZE)
+    other = translate(shuffled_norms(zoo.resnet18(width=2, num_classes=4)), SIZE)
     everything = []
     for whose, images in (
         (program, torch.zeros(2, *SIZE)),

@@ -37,7 +37,7 @@ def test_ranges_leave_a_factor_of_1024(largest: float, bits: int) -> None:
 
 
 def test_calibration_covers_every_operation_on_images_of_the_server_or_synthetic_ones() -> None:
-    program = translate(shuffled_norms(zoo.resnet18(width=4, classes=10)), SIZE)
+    program = translate(shuffled_norms(zoo.resnet18(width=4, num_classes=10)), SIZE)
     for samples in (None, 20 * torch.randn(4, *SIZE)):
         numbers = calibrate(program, samples)
         images = synthetic(SIZE) if samples is None else samples

@@ -50,7 +50,7 @@ from tests.private.gateshare.trial import (
 def networks() -> dict[str, nn.Module]:
     return {
         "shared": shared_resnet(),
-        "plain": shuffled_norms(zoo.resnet18(width=4, classes=10)),
+        "plain": shuffled_norms(zoo.resnet18(width=4, num_classes=10)),
         "odd": Odd().eval(),
         "curved": curved_resnet(),
         "quadratic": Quadratic().eval(),

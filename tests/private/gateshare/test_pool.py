@@ -44,7 +44,7 @@ OPTIONS = {"dealer": "pool"}
 @pytest.fixture(scope="module")
 def program() -> Program:
     torch.manual_seed(31)
-    return translate(shuffled_norms(zoo.resnet18(width=2, classes=4)), SIZE)
+    return translate(shuffled_norms(zoo.resnet18(width=2, num_classes=4)), SIZE)
 
 
 @pytest.fixture(scope="module")

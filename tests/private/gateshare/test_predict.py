@@ -28,13 +28,13 @@ LINEAR = N + 64 * 32 * 32 + 100  # results of linear layers: as many as activati
 @pytest.fixture(scope="module")
 def shared() -> Program:
     with torch.device("meta"):
-        model = zoo.resnet18(classes=100)
-    return translate(share(zoo.resnet18(classes=100), plan(model, RESNET, 6_000)), RESNET).outline()
+        model = zoo.resnet18(num_classes=100)
+    return translate(share(zoo.resnet18(num_classes=100), plan(model, RESNET, 6_000)), RESNET).outline()
 
 
 @pytest.fixture(scope="module")
 def relu() -> Program:
-    return translate(zoo.resnet18(classes=100), RESNET).outline()
+    return translate(zoo.resnet18(num_classes=100), RESNET).outline()
 
 
 def test_resnet18_with_6000_gates_online(shared: Program) -> None:

@@ -135,7 +135,7 @@ def shuffled_norms(model: nn.Module) -> nn.Module:
 
 def shared_resnet(width: int = 4, budget: int | str = "10%", size: tuple[int, ...] = SIZE) -> nn.Module:
     """Leaders, followers, skips, and convolutions on both sides of a sum."""
-    model = shuffled_norms(zoo.resnet18(width=width, classes=10))
+    model = shuffled_norms(zoo.resnet18(width=width, num_classes=10))
     shared = share(model, plan(model, size, budget), start="uniform").eval()
     for name, parameter in shared.named_parameters():
         if name.endswith(("alpha", "beta")):

@@ -149,7 +149,8 @@ def taught(recipe: Recipe, teacher: Path, gelu: Path | None = None) -> Recipe:
 def checksum(recipe: Recipe) -> str:
     """What decides the result of a run, as 16 digits: keys that have their default do not count, nor do paths."""
     decisive = recipe.model_dump(mode="json", exclude_defaults=True, exclude=set(WORDS))
-    values = {key: value for key, value in flat(decisive) if not is_path(key)}
+    # The first results were written when model.num_classes was called model.classes.
+    values = {key.replace("model.num_", "model."): value for key, value in flat(decisive) if not is_path(key)}
     values.pop("method.start", None)
     if recipe.method.name in SHARING and recipe.start != "uniform":  # once the default, which does not count
         values["method.start"] = recipe.start

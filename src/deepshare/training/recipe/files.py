@@ -18,8 +18,9 @@ from pydantic_core import ErrorDetails
 
 from deepshare.errors import RecipeError
 from deepshare.text import nearest
-from deepshare.training.recipe.keys import explain, key_type, read_text
+from deepshare.training.recipe.keys import current, explain, key_type, read_text
 from deepshare.training.recipe.schema import PHASES, SHARING, Phase, Recipe
+from deepshare.training.recipe.sections import with_new_names
 
 __all__ = ["Phase", "Recipe", "changed", "differences", "flat", "load_recipe", "names", "to_toml"]
 
@@ -56,7 +57,7 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, object] | None
 
 def changed(recipe: Recipe, overrides: Mapping[str, object]) -> Recipe:
     """Return a recipe with overrides, as in `load_recipe`, checked again."""
-    return _checked(recipe.model_dump(), overrides, [(recipe.name, {})])
+    return _checked(recipe.model_dump(exclude_none=True), overrides, [(recipe.name, {})])
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -89,6 +90,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, obj
 
 def _checked(values: dict[str, Any], overrides: Mapping[str, object], layers: Sequence[Layer]) -> Recipe:
     values = copy.deepcopy(values)  # the layers must stay as they are
+    overrides = {current(key): value for key, value in overrides.items()}
     for key, value in overrides.items():
         _override(values, key, value)
     for phase in PHASES:
@@ -140,11 +142,21 @@ def _layers(file: Traversable, seen: tuple[str, ...]) -> list[Layer]:
         raise RecipeError(f"{name}: not a TOML file: {error}") from None
     base = values.pop("base", None)
     if base is None:
-        return [(name, values)]
+        return [(name, _renamed(values))]
     if not isinstance(base, str):
         raise RecipeError(f"{name}: base: expected the name of a recipe, got {base!r}")
     beside = file.parent / base if isinstance(file, Path) and base.endswith(".toml") else base
-    return [(name, values), *_layers(_locate(beside), (*seen, str(file)))]
+    return [(name, _renamed(values)), *_layers(_locate(beside), (*seen, str(file)))]
+
+
+def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with the names that keys have now, so that a recipe and its base mean the same key by them."""
+    return {
+        key: (with_new_names(_renamed(value)) if key == "model" else _renamed(value))
+        if isinstance(value, dict)
+        else value
+        for key, value in values.items()
+    }
 
 
 def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,17 @@ from pydantic_core import ErrorDetails
 from deepshare.errors import RecipeError
 from deepshare.text import nearest
 from deepshare.training.recipe.schema import Recipe
+from deepshare.training.recipe.sections import RENAMED
+
+
+def current(key: str) -> str:
+    """The name that a dotted key has now, where older recipes have another.
+
+    >>> current("teacher.model.classes")
+    'teacher.model.num_classes'
+    """
+    section, dot, last = key.rpartition(".")
+    return f"{section}{dot}{RENAMED.get(last, last)}" if section.rpartition(".")[2] == "model" else key
 
 
 def key_type(key: str) -> Any:

@@ -11,6 +11,7 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Size = Positive | Annotated[tuple[Positive, Positive], Field(strict=False)]  # of a square, or height and width
 PILOTED = ("pruning", "sensitivity")  # allocations that [pilot] measures
+RENAMED = {"classes": "num_classes"}  # keys of [model] as older recipes and run folders have them
 _SHARE = re.compile(r"\d+(\.\d+)?%")
 
 
@@ -27,6 +28,11 @@ def _allocate(value: str) -> str:
         expected = '"senet", "snl", "pruning", "sensitivity", "uniform" or a .json file of {site: count}'
         raise ValueError(f"expected {expected}")
     return value
+
+
+def with_new_names(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a [model] by the names that its keys have now; both names at once are left to be refused."""
+    return {new if (new := RENAMED.get(key, key)) not in values else key: value for key, value in values.items()}
 
 
 Gates = Annotated[int | str, AfterValidator(_gates)]
@@ -58,10 +64,15 @@ class Model(Section):
     """The network, by its name in the zoo."""
 
     name: str
-    classes: Positive
+    num_classes: Positive
     arguments: dict[str, int | float | bool | str] = {}
     weights: str | None = None  # a weights file or a run folder that the network starts from
     relu6_to_relu: bool = False  # every ReLU6 becomes a ReLU, so that its gate can be shared too
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_names(cls, values: Any) -> Any:
+        return with_new_names(values) if isinstance(values, dict) else values
 
 
 class Augmentation(Section):
