@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepshare.errors import ModelNameError
-from deepshare.zoo.arguments import check_counts
-from deepshare.zoo.weights import kaiming_start
+from deepshare.zoo.resnet import check_counts, kaiming_start
 
 
 class Stage(NamedTuple):

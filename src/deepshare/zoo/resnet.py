@@ -4,8 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.errors import ModelNameError
-from deepshare.zoo.arguments import check_counts
-from deepshare.zoo.weights import kaiming_start
 
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
@@ -120,3 +118,21 @@ def hybrenet(
 def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
     rest = [BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)]
     return nn.Sequential(BasicBlock(inputs, outputs, stride), *rest)
+
+
+def check_counts(network: str, **counts: int) -> None:
+    """Raise unless every named argument is a whole number of at least one.
+
+    Raises:
+        ModelNameError: Names the network, the argument and its value.
+    """
+    for argument, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ModelNameError(f"{network}: {argument} must be a whole number of at least 1, not {count!r}")
+
+
+def kaiming_start(model: nn.Module) -> None:
+    """Fill every convolution and linear weight from He's normal distribution, in place."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.errors import ModelNameError
-from deepshare.zoo.arguments import check_counts
-from deepshare.zoo.weights import kaiming_start
+from deepshare.zoo.resnet import check_counts, kaiming_start
 
 STEM_WIDTH = 16
 
