@@ -7,12 +7,12 @@ import pytest
 
 from deepshare.errors import BudgetError, RecipeError
 from deepshare.sharing.convert import count_gates
-from deepshare.study import paper
 from deepshare.study.compare.definition import TEACHER, Choice, Job, Study
 from deepshare.study.compare.jobs import choose, jobs, kinds, undecided
 from deepshare.study.compare.outcome import Outcome
 from deepshare.study.compare.page import as_markdown
 from deepshare.study.compare.recipes import checksum, load_study, names, recipe_of, taught
+from deepshare.study.published import paper
 from deepshare.training.build import plain_network
 from deepshare.training.method_factory import make_method
 from deepshare.training.recipe.files import differences, load_recipe

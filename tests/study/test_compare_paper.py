@@ -7,10 +7,10 @@ import pytest
 from deepshare.errors import BudgetError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import find_sites
-from deepshare.study import paper
 from deepshare.study.compare.definition import TEACHER, Job, Study
 from deepshare.study.compare.jobs import kinds
 from deepshare.study.compare.recipes import load_study, recipe_of
+from deepshare.study.published import paper
 from deepshare.training.build import plain_network
 from deepshare.training.method_factory import make_method
 from deepshare.training.recipe.files import load_recipe

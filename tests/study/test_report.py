@@ -19,7 +19,7 @@ from deepshare.study.report import Run
 from deepshare.study.report.budget import spending
 from deepshare.study.report.cost import ENGINE, Predicted, keep_measured, sent
 from deepshare.study.report.run import OWN_DATA, OWN_MODEL
-from deepshare.study.report.samples import Samples
+from deepshare.study.samples import Samples
 from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate

@@ -12,11 +12,12 @@ from torch import nn
 from deepshare.data import ImageSet
 from deepshare.private.result import Cost, Layer, Part
 from deepshare.sharing.gates import prototype_of
-from deepshare.study import paper, report
+from deepshare.study import report
+from deepshare.study.published import paper
 from deepshare.study.report import Run
 from deepshare.study.report.cost import ENGINE, Predicted, sent
 from deepshare.study.report.frontier import colour
-from deepshare.study.report.samples import Examples, look
+from deepshare.study.samples import Examples, predict_samples
 from deepshare.text import byte_size
 from deepshare.training.recipe.files import load_recipe
 from tests.study.report_pages import Element, parse
@@ -314,7 +315,7 @@ def test_scenes_show_image_truth_and_prediction(shared: Run) -> None:
     labels[:, :, 6:] = 1  # two of four bright columns
     labels[:, 0] = 255
     source = ImageSet("scenes", images, labels, ("dark", "bright"), (0.5,) * 3, (0.5,) * 3, ignore=255)
-    samples = look(Bright(), Examples(source, None))
+    samples = predict_samples(Bright(), Examples(source, None))
     assert samples.looked == len(samples.scenes) == 3
     assert [scene.number for scene in samples.scenes] == [2, 6, 10]
     assert [scene.accuracy for scene in samples.scenes] == [0.75] * 3

@@ -42,13 +42,13 @@ def xor(*, seeds: int = 64, epochs: int = 5_000, out: Path = Path("runs/xor"), a
         epochs: Epochs of training.
         out: Folder for the results; it is made if need be.
     """
-    from deepshare.study.xor import Settings, run
+    from deepshare.study.xor.experiment import Settings, run
 
     settings = Settings(seeds=seeds, epochs=epochs)
     prepare(out, "xor")
     with show_progress("epoch") as progress:
         result = run(settings, progress)
-    from deepshare.study.xor_figure import save
+    from deepshare.study.xor.figure import save
 
     save(result, out, f"deepshare study xor --seeds {seeds} --epochs {epochs} --out {out}")
     tell(f"{result}\n{result.seconds:.0f} s", out, "xor", as_json)
@@ -66,7 +66,7 @@ def boundaries(*, out: Path = Path("runs/boundaries"), as_json: Json = False) ->
         out: Folder for the results; it is made if need be.
     """
     prepare(out, "boundaries")
-    from deepshare.study.boundary_figure import as_table, save
+    from deepshare.study.boundary.figure import as_table, save
 
     save(out, f"deepshare study boundaries --out {out}")
     tell(as_table(), out, "boundaries", as_json)
@@ -85,7 +85,7 @@ def published(*, out: Path = Path("runs/published"), as_json: Json = False) -> N
         out: Folder for the results; it is made if need be.
     """
     prepare(out, "published")
-    from deepshare.study.published_figure import as_table, panels, save
+    from deepshare.study.published.figure import as_table, panels, save
 
     found = panels()
     save(found, out, f"deepshare study published --out {out}")
@@ -116,13 +116,13 @@ def dimension(
         samples: Training images to look at, without augmentation; all, if there are fewer.
         data_dir: Where data sets are.
     """
-    from deepshare.study.dimension import measure, open_run
+    from deepshare.study.dimension.analysis import measure, open_run
 
     network, images, count = open_run(run, samples=samples, data_dir=data_dir)
     folder = prepare(out or run / "study", "dimension")
     with show_progress("image") as progress:
         result = measure(network, images, samples=count, progress=progress)
-    from deepshare.study.dimension_figure import save
+    from deepshare.study.dimension.figure import save
 
     save(result, folder, command_of("dimension", run, "--samples", samples), str(run))
     tell(str(result), folder, "dimension", as_json)
@@ -141,12 +141,12 @@ def affine(run: Run, other: Path | None = None, /, *, out: Out = None, as_json: 
     Args:
         other: A second run to show beside it, such as one of another budget.
     """
-    from deepshare.study.affine import read_run
+    from deepshare.study.affine.parameters import read_run
 
     runs = [run] if other is None else [run, other]
     networks = [read_run(folder) for folder in runs]
     folder = prepare(out or run / "study", "affine")
-    from deepshare.study.affine_figure import save
+    from deepshare.study.affine.figure import save
 
     save(networks, folder, command_of("affine", *runs))
     tell("\n\n".join(map(str, networks)), folder, "affine", as_json)
@@ -170,11 +170,11 @@ def scenes(
         samples: Test images to show, evenly spaced among all of them.
         data_dir: Where data sets are.
     """
-    from deepshare.study.scenes import compare
+    from deepshare.study.scenes.comparison import compare
 
     found = compare(runs, samples=samples, data_dir=data_dir)
     folder = prepare(out or runs[0] / "study", "scenes")
-    from deepshare.study.scenes_figure import save
+    from deepshare.study.scenes.figure import save
 
     save(found, folder, command_of("scenes", *runs, "--samples", samples))
     tell(str(found), folder, "scenes", as_json)

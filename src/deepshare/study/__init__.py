@@ -1,1 +1,1 @@
-"""What the paper measures and argues, measured again."""
+"""Studies: the paper's measurements and claims reproduced, methods compared, and reports on finished runs."""

@@ -1,4 +1,4 @@
-"""What all figures have in common: their colours, and how they are written beside their numbers."""
+"""Common parts of all figures: colours, and writing a figure beside its numbers."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from deepshare import __version__
 from deepshare.files import write_atomically
 
-# Colours that most colour-blind readers tell apart, each with a pale one for areas.
+# Distinguishable for most colour-blind readers; the pale ones fill areas.
 BLUE, ORANGE = "#0b5394", "#c0501f"
 PALE_BLUE, PALE_ORANGE = "#cfe0f1", "#f9dccb"
 DARK, FAINT, TICKS, FRAME = "#222222", "#444444", "#666666", "#bbbbbb"
@@ -22,14 +22,14 @@ DPI = 120
 
 
 def save(name: str, content: Mapping[str, Any], draw: Callable[[], Figure], folder: Path, command: str) -> None:
-    """Write the numbers of a study as JSON, and its figure as SVG and PNG.
+    """Write the numbers of a study as JSON and its figure as SVG and PNG.
 
     Args:
-        name: Of the study, and of the three files.
+        name: Name of the study and of the three files.
         content: The numbers.
-        draw: Makes the figure.
+        draw: Creates the figure.
         folder: An existing folder.
-        command: What produced it, for the record.
+        command: The command that produced them, for the record.
     """
     versions = {"deepshare": __version__, "torch": torch.__version__, "python": platform.python_version()}
     record = {"study": name, "command": command, "versions": versions, **content}
@@ -38,8 +38,8 @@ def save(name: str, content: Mapping[str, Any], draw: Callable[[], Figure], fold
 
 
 def save_figure(name: str, draw: Callable[[], Figure], folder: Path) -> None:
-    """Write a figure as SVG and PNG, into an existing folder."""
-    # Without a date and with a fixed salt, the same result is the same file.
+    """Write a figure as SVG and PNG into an existing folder."""
+    # Without a date and with a fixed salt, equal results give equal files.
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
         figure = draw()
         for suffix in ("svg", "png"):

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from deepshare.study import paper
 from deepshare.study.compare.definition import Study
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.rows import Row, rows
+from deepshare.study.published import paper
 
 NEAR = 1.25  # shares of the ReLUs count as the same up to this factor: methods stop at counts of their own
 FULL = "deepshare"
@@ -50,12 +50,12 @@ def tables_beside(study: Study, outcomes: Outcomes) -> Iterator[Table]:
         yield Table(title, header, published(theirs), "<>>>>")
 
 
-def theirs_of(study: Study) -> paper.Results | None:
+def theirs_of(study: Study) -> paper.PublishedTable | None:
     """The paper's table that stands beside the study's."""
     return paper.load().find(study.published.network, study.published.data) if study.published else None
 
 
-def published(theirs: paper.Results) -> list[tuple[str, ...]]:
+def published(theirs: paper.PublishedTable) -> list[tuple[str, ...]]:
     """Every row of the paper's table, fewest gates first; searches for architectures, which are not run here, too."""
     lines: list[tuple[str, ...]] = []
     for row in sorted(theirs.rows, key=lambda row: (row.gates, -row.score)):

@@ -7,12 +7,13 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from deepshare.study import drawing, paper
+from deepshare.study import drawing
 from deepshare.study.compare.beside import theirs_of
 from deepshare.study.compare.definition import Study
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.rows import Row, rows
-from deepshare.study.pareto import Styles, draw_methods, dress, level, round_ticks, styles
+from deepshare.study.published import paper
+from deepshare.study.published.pareto import Styles, draw_methods, dress, level, round_ticks, styles
 
 
 def save(study: Study, outcomes: Outcomes, folder: Path) -> list[str]:

@@ -11,6 +11,7 @@ from deepshare.files import write_atomically
 from deepshare.study.report import run as reading
 from deepshare.study.report.page import page
 from deepshare.study.report.run import Run
+from deepshare.study.samples import check_run
 
 __all__ = ["Run", "check", "page", "read", "write"]
 
@@ -24,7 +25,7 @@ def check(folders: Sequence[Path]) -> None:
     if not folders:
         raise CheckpointError("there is no run to report on: give the folder of a finished run")
     for folder in folders:
-        reading.check(folder)
+        check_run(folder)
 
 
 def read(folders: Sequence[Path], data_dir: Path | None = None) -> list[Run]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deepshare.study import paper
+from deepshare.study.published import paper
 from deepshare.study.report.chart import WIDTH, Panel, Point, Scale, framed, legend, spread, svg, text, wide
 from deepshare.study.report.markup import Node, node, section, table
 from deepshare.study.report.run import Run, short_names
@@ -21,7 +21,7 @@ class Frontier:
     """The runs on one data set and the paper's tables for their networks."""
 
     runs: tuple[Run, ...]
-    tables: tuple[paper.Results, ...]
+    tables: tuple[paper.PublishedTable, ...]
 
     @property
     def narrower(self) -> list[str]:
@@ -96,7 +96,7 @@ def _everything(panel: Panel, counts: Sequence[int], taken: list[Box], others: S
         yield text(words, x - 6, taken[-1][3] - 4, "end")
 
 
-def _published(panel: Panel, results: paper.Results) -> list[Node]:
+def _published(panel: Panel, results: paper.PublishedTable) -> list[Node]:
     best = results.of(paper.OURS)
     marks = [panel.line([(row.gates, row.score) for row in best], "paper")] if len(best) > 1 else []
     for row in results.rows:
@@ -132,12 +132,12 @@ def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _legend(tables: Sequence[paper.Results]) -> Node:
+def _legend(tables: Sequence[paper.PublishedTable]) -> Node:
     methods = dict.fromkeys(row.method for results in tables for row in results.rows)
     return legend(("ours", "this report"), *((f"paper {colour(method)}", method) for method in methods))
 
 
-def _details(results: paper.Results) -> Node:
+def _details(results: paper.PublishedTable) -> Node:
     rows = [(row.title, f"{row.gates_k:g}", f"{row.score:.2f}") for row in results.rows]
     title = f"Table {results.table} of the paper: {results.network_title} on {results.data_title}"
     header = ("method", "ReLUs (K)", f"{paper.MEASURES[results.measure]} (%)")

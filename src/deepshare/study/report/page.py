@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from deepshare import __version__
-from deepshare.study import paper
+from deepshare.study.published import paper
 from deepshare.study.report import heading
 from deepshare.study.report.bill import bill
 from deepshare.study.report.budget import bars

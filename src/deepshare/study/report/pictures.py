@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deepshare.data.palette import coloured
 from deepshare.study.report.markup import Child, Node, node, section
-from deepshare.study.report.samples import Sample, Samples, Scene
+from deepshare.study.samples import Sample, Samples, Scene
 
 TITLE = "What it says of test images"
 LARGEST = 240  # pixels of the longer side of a picture of a scene

@@ -16,8 +16,8 @@ from deepshare.sharing.plan import Plan
 from deepshare.study import affine
 from deepshare.study.affine import Affine
 from deepshare.study.report.cost import Predicted, foresee, or_reason, read_measured
-from deepshare.study.report.samples import Examples, Samples, look, open_images
-from deepshare.training.build import check_finished, load
+from deepshare.study.samples import Examples, Samples, open_images, predict_samples
+from deepshare.training.build import load
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.run.folder import RunFolder
 from deepshare.training.run.weights import read_weights
@@ -144,20 +144,6 @@ def _said(shown: Affine | Predicted | Samples | str) -> dict[str, Any] | str:
     return shown if isinstance(shown, str) else shown.to_dict()
 
 
-def check(path: Path) -> None:
-    """See whether a folder holds a finished run; nothing else is read.
-
-    Raises:
-        CheckpointError: It does not.
-    """
-    folder = RunFolder(path)
-    check_finished(folder)
-    if not folder.result.is_file():
-        raise CheckpointError(
-            f"{path} has no result.json, so it is a part of a run or not finished: give the folder of a finished run"
-        )
-
-
 def find_images(path: Path, data_dir: Path | None) -> Examples | str:
     """The test images of a run, or why there are none to show.
 
@@ -206,7 +192,9 @@ def read(path: Path, images: Examples | str) -> Run:
     network = load(path)
     pairs = or_reason(lambda: affine.read(network, name=str(path), gates=result["gates"])) if plan else NOT_SHARED
     predicted = or_reason(lambda: foresee(network, recipe, label.input_size))
-    return Run(*base, pairs, predicted, measured, images if isinstance(images, str) else look(network, images))
+    return Run(
+        *base, pairs, predicted, measured, images if isinstance(images, str) else predict_samples(network, images)
+    )
 
 
 def _learned_pi(plan: Plan | None, tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from deepshare.study.affine import LINEAR, Affine, SiteAffine
+from deepshare.study.affine.parameters import LINEAR, Affine, SiteAffine
 from deepshare.study.report.chart import Point, Scale, dots, legend, svg, text
 from deepshare.study.report.markup import Node, node, section
 
