@@ -10,7 +10,8 @@ All parties are processes on this machine, with one thread each on two cores. Th
 `--rounds` times, one image each, its peers fewer times in between; times are medians. "convolutions" is what the server
 computes in linear layers, in the same inferences. Offline figures (the dealer's work and what it sends, what the client
 sends ahead) and those of a session (masked weights) stand beside the online ones. Weights are random: bytes and time do
-not depend on them. Where no link can be made, times on it are computed from bytes and round trips, and marked so.
+not depend on them, but gates near zero flip at CrypTen's 16 bits, so that its error is shown. Where no link can be
+made, times on it are computed from bytes and round trips, and marked so.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import platform
 import statistics
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import avx512
 import link
@@ -78,6 +79,7 @@ class Row:
     ahead: int | None = None
     session: int | None = None
     computed: bool = False
+    error: float | None = None
 
 
 def main() -> None:
@@ -120,7 +122,7 @@ def measure(
     squares = translate(curved, size)
     images = torch.randn(1, *size)
     costs: dict[str, list[Cost]] = {"gateshare": [], "crypten": [], "relu": [], "squares": []}
-    stocks: list[float] = []
+    stocks: list[tuple[float, float]] = []
     for turn in range(rounds):
         costs["gateshare"].append(run(shared, images, "gateshare", places=on(places)).cost)
         if "squares" in peers:
@@ -131,7 +133,7 @@ def measure(
             if "crypten" in peers:
                 costs["crypten"].append(run(shared, images, "crypten", places=places).cost)
             if "stock" in peers:
-                stocks.append(checked(shared, images, places))
+                stocks.append(stock_run(shared, images, places))
     rows = [full_row("gateshare", shared, costs["gateshare"], computed)]
     for peer, program in (("relu", relu), ("squares", squares)):
         if costs[peer]:
@@ -140,7 +142,8 @@ def measure(
         seconds = times(costs["crypten"], computed)
         rows.append(short_row(PEERS["crypten"], shared, seconds, computed=computed is not None))
     if stocks:
-        rows.append(short_row(PEERS["stock"], shared, stocks))
+        errors = [error for _, error in stocks]
+        rows.append(replace(short_row(PEERS["stock"], shared, [seconds for seconds, _ in stocks]), error=max(errors)))
     return rows
 
 
@@ -149,14 +152,16 @@ def on(places: dict[Role, Place]) -> dict[Role, Place]:
     return {**places, "dealer": places["server"]} if places else {}
 
 
-def checked(program: Program, images: torch.Tensor, places: dict[Role, Place]) -> float:
-    """CrypTen's time, if it computed the same."""
+def stock_run(program: Program, images: torch.Tensor, places: dict[Role, Place]) -> tuple[float, float]:
+    """CrypTen's time, and its largest error as a share of the largest logit.
+
+    A gate near zero may flip at CrypTen's 16 bits. With random weights that can change every logit, so the error is
+    shown and stops nothing.
+    """
     seconds: float
     seconds, logits = stock.run(program, images, places)
     expected = reference.evaluate(program, images)
-    if float((logits.double() - expected).abs().max()) > 0.05 * float(expected.abs().max()):
-        raise SystemExit("CrypTen's logits are those of another network")
-    return seconds
+    return seconds, float((logits.double() - expected).abs().max() / expected.abs().max())
 
 
 def times(costs: list[Cost], computed: Link | None) -> list[float]:
@@ -223,6 +228,8 @@ def show(rows: list[Row]) -> None:
         figures = f"{row.gates:>9,}{row.times:>6}{row.seconds:>8.3f}s{row.slowest:>8.3f}s"
         print(f"{row.name:24}{figures}{row.seconds / first.seconds:>7.1f}{'  computed' if row.computed else ''}")
     for row in rows:
+        if row.error is not None:
+            print(f"\n{row.name}: largest error {row.error:.1%} of the largest logit, on random weights")
         if row.convolutions is None:
             continue
         print(f"\n{row.name}: online {row.seconds / row.convolutions:.2f} times the server's convolutions", end="")
