@@ -96,14 +96,14 @@ MODELS = (
 
 
 INTRODUCTION = """\
-Written by `python benchmarks/compat.py --out docs/compatibility.md`. Each model is built with random weights, with ReLU
-in the place of ReLU6, and shared by the identity plan: each ReLU call is a group of its own and all its channels are
-prototypes. *Equal* says that the outputs are the same bits in eval and in train mode, that the gates counted are the
-ReLUs of the original, that the gradients of the weights agree, and that gradients reach every alpha and beta. *Module*,
-*reused* and *function* say how many ReLU calls are modules of their own, modules called more than once, and functions.
-Parameters that a library starts at zero get random values first: at an input of exactly zero a gate is open, while the
-gradient of torch's ReLU is zero, and a branch that starts silent feeds the next ReLU such zeros. Seconds are for
-finding, planning and sharing, on one thread.
+Written by `python benchmarks/compat.py --out docs/compatibility.md`. Each model is built with random weights and ReLU
+instead of ReLU6, and shared with the identity plan: each ReLU call is its own group and all its channels are
+prototypes. *Equal* means that the outputs are bit-identical in eval and in train mode, that the gate count is the
+number of ReLUs of the original, that the gradients of the weights agree, and that gradients reach every alpha and
+beta. *Module*, *reused* and *function* count the ReLU calls of separate modules, of modules called more than once,
+and of functions. Parameters that a library initialises to zero get random values first: at exactly zero a gate is
+open while the gradient of torch's ReLU is zero, and a zero-initialised branch feeds such zeros to the next ReLU.
+Seconds are for finding, planning and sharing, on one thread.
 """
 
 
