@@ -33,7 +33,7 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.handshake import PROTOCOL, Control
-from deepshare.private.remote.server import Service
+from deepshare.private.remote.server import ModelServer
 from deepshare.private.runtime.engine import Task, find_engine
 
 SIZE, GATES = (3, 32, 32), 1_536
@@ -123,8 +123,10 @@ def serve(pool: str) -> None:
     """The server's process."""
     about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(100))))
     told = lambda line: print(line, file=sys.stderr) if " images in " not in line else None  # noqa: E731
-    service = Service(find_engine("gateshare"), POOL, network(), about, None, told, Path(pool))
-    with service.open("127.0.0.1", 0) as server:
+    service = ModelServer(
+        engine=find_engine("gateshare"), options=POOL, program=network(), about=about, log=told, pool=Path(pool)
+    )
+    with service.listen("127.0.0.1", 0) as server:
         print(f"127.0.0.1:{server.socket.getsockname()[1]}", flush=True)
         server.serve_forever()
 
@@ -145,7 +147,15 @@ def _ask(program: Program, address: str, pool: Path) -> float:
         control.send({"images": 1, "address": "127.0.0.1:1", "outline": outline.digest(program)})
         begun = control.receive()
         token = bytes.fromhex(begun["token"])
-        task = Task("client", program, begun["start"], torch.randn(1, *SIZE), 1, None, POOL, pool, token)
+        task = Task(
+            role="client",
+            program=program,
+            addresses=begun["start"],
+            images=torch.randn(1, *SIZE),
+            count=1,
+            options=POOL,
+            extras={"pool": pool, "token": token},
+        )
         outcome = run(task, lambda: None)
         control.send({"layers": [], "offline": {}, "session": {}, "seconds": outcome.seconds})
         control.receive()

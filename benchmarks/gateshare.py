@@ -30,7 +30,7 @@ import torch
 from deepshare import plan, share, zoo
 from deepshare.methods.square import curve
 from deepshare.private.api import run
-from deepshare.private.cost import LAN, WAN, Link, seconds_on
+from deepshare.private.cost import LAN, WAN, Cost, Link, seconds_on
 from deepshare.private.engines.gateshare import cost_model
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
@@ -38,9 +38,8 @@ from deepshare.private.engines.gateshare.schedule import Product, Schedule
 from deepshare.private.ir import reference
 from deepshare.private.ir.program import GatedActivation, Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Cost, Part
-from deepshare.private.runtime.engine import Role, find_engine
-from deepshare.private.runtime.local import Place
+from deepshare.private.runtime.engine import Part, Role, find_engine
+from deepshare.private.runtime.local import Machine
 
 LINKS = {"lan": LAN, "wan": WAN}
 NETWORKS = {
@@ -97,8 +96,8 @@ def main() -> None:
         print(f"{lack}: times on the link are computed, but not CrypTen's, whose bytes are unknown", file=sys.stderr)
         peers.discard("stock")
     instructions = avx512.without() if options.without_avx512 else nullcontext()
-    with instructions, link.joined(wanted) if wanted and not lack else nullcontext({}) as places:
-        rows = measure(options.network, options.rounds, peers, places, wanted if lack else None)
+    with instructions, link.joined(wanted) if wanted and not lack else nullcontext({}) as machines:
+        rows = measure(options.network, options.rounds, peers, machines, wanted if lack else None)
     if options.json:
         about = {"network": options.network, "link": options.link, "torch": torch.__version__}
         about |= {"capability": "AVX2" if options.without_avx512 else torch.backends.cpu.get_cpu_capability()}
@@ -108,7 +107,7 @@ def main() -> None:
 
 
 def measure(
-    name: str, rounds: int, peers: set[str], places: dict[Role, Place], computed: Link | None = None
+    name: str, rounds: int, peers: set[str], machines: dict[Role, Machine], computed: Link | None = None
 ) -> list[Row]:
     """Everybody in turn, so that all see the same load; with a link for which times are computed."""
     torch.manual_seed(0)
@@ -124,16 +123,16 @@ def measure(
     costs: dict[str, list[Cost]] = {"gateshare": [], "crypten": [], "relu": [], "squares": []}
     stocks: list[tuple[float, float]] = []
     for turn in range(rounds):
-        costs["gateshare"].append(run(shared, images, "gateshare", places=on(places)).cost)
+        costs["gateshare"].append(run(shared, images, "gateshare", machines=on(machines)).cost)
         if "squares" in peers:
-            costs["squares"].append(run(squares, images, "gateshare", places=on(places)).cost)
+            costs["squares"].append(run(squares, images, "gateshare", machines=on(machines)).cost)
         if turn % 5 == 0:  # peers are slow and differ by more than their noise
             if "relu" in peers:
-                costs["relu"].append(run(relu, images, "gateshare", places=on(places)).cost)
+                costs["relu"].append(run(relu, images, "gateshare", machines=on(machines)).cost)
             if "crypten" in peers:
-                costs["crypten"].append(run(shared, images, "crypten", places=places).cost)
+                costs["crypten"].append(run(shared, images, "crypten", machines=machines).cost)
             if "stock" in peers:
-                stocks.append(stock_run(shared, images, places))
+                stocks.append(stock_run(shared, images, machines))
     rows = [full_row("gateshare", shared, costs["gateshare"], computed)]
     for peer, program in (("relu", relu), ("squares", squares)):
         if costs[peer]:
@@ -147,19 +146,19 @@ def measure(
     return rows
 
 
-def on(places: dict[Role, Place]) -> dict[Role, Place]:
+def on(machines: dict[Role, Machine]) -> dict[Role, Machine]:
     """The dealer has done its part before: here it runs beside the server."""
-    return {**places, "dealer": places["server"]} if places else {}
+    return {**machines, "dealer": machines["server"]} if machines else {}
 
 
-def stock_run(program: Program, images: torch.Tensor, places: dict[Role, Place]) -> tuple[float, float]:
+def stock_run(program: Program, images: torch.Tensor, machines: dict[Role, Machine]) -> tuple[float, float]:
     """CrypTen's time, and its largest error as a share of the largest logit.
 
     A gate near zero may flip at CrypTen's 16 bits. With random weights that can change every logit, so the error is
     shown and stops nothing.
     """
     seconds: float
-    seconds, logits = stock.run(program, images, places)
+    seconds, logits = stock.run(program, images, machines)
     expected = reference.evaluate(program, images)
     return seconds, float((logits.double() - expected).abs().max() / expected.abs().max())
 

@@ -32,12 +32,11 @@ from deepshare import plan, share, zoo
 from deepshare.errors import UnsupportedModelError
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.private.api import run
-from deepshare.private.cost import LAN, WAN, seconds_on
+from deepshare.private.cost import LAN, WAN, Cost, seconds_on
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Cost
 from deepshare.private.runtime.engine import Role, engine_names, find_engine
-from deepshare.private.runtime.local import Place
+from deepshare.private.runtime.local import Machine
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 
@@ -99,8 +98,8 @@ def main() -> None:
     if options.link and (lack := link.missing()):
         parser.error(lack)
     setups = [s for s in PAPER if options.only in (None, s.name)] if options.full or options.only else [SMALL]
-    with link.joined(LINKS[options.link]) if options.link else nullcontext({}) as places:
-        rows = [row for setup in setups for row in measure(setup, options.engine, options.rounds, places)]
+    with link.joined(LINKS[options.link]) if options.link else nullcontext({}) as machines:
+        rows = [row for setup in setups for row in measure(setup, options.engine, options.rounds, machines)]
     if options.json:
         about = {"engine": options.engine, "link": options.link, "rounds": options.rounds, "torch": torch.__version__}
         print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
@@ -114,7 +113,7 @@ def main() -> None:
         print(f"{row.all_ratio:>10.2f}{row.bytes_ratio:>9.2f}{paper:>9}")
 
 
-def measure(setup: Setup, engine: str, rounds: int, places: dict[Role, Place]) -> list[Row]:
+def measure(setup: Setup, engine: str, rounds: int, machines: dict[Role, Machine]) -> list[Row]:
     """All kinds of one network, taking turns."""
     torch.manual_seed(0)
     network = zoo.build(setup.network, **setup.arguments).eval()
@@ -126,7 +125,7 @@ def measure(setup: Setup, engine: str, rounds: int, places: dict[Role, Place]) -
     costs: dict[tuple[str, int], list[Cost]] = {key: [] for key in programs}
     for _ in range(rounds):
         for key, program in programs.items():
-            costs[key].append(run(program, images, engine, places=places).cost)
+            costs[key].append(run(program, images, engine, machines=machines).cost)
     return [row(setup, key, costs[key], costs["ReLU", 0], engine) for key in programs]
 
 

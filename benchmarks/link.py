@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deepshare.private.cost import Link
 from deepshare.private.runtime.engine import Role
-from deepshare.private.runtime.local import Place
+from deepshare.private.runtime.local import Machine
 
 _TUN = Path("/dev/net/tun")
 _SET_INTERFACE, _TUN_WITHOUT_HEADER = 0x400454CA, 0x1001
@@ -34,7 +34,7 @@ def missing() -> str | None:
 
 
 @contextmanager
-def joined(link: Link) -> Iterator[dict[Role, Place]]:
+def joined(link: Link) -> Iterator[dict[Role, Machine]]:
     """Two hosts for as long as the context lasts."""
     mark = os.getpid()
     with ExitStack() as stack:
@@ -56,7 +56,7 @@ def joined(link: Link) -> Iterator[dict[Role, Place]]:
         stack.callback(relay.join)
         stack.callback(ended.set)
         yield {
-            role: Place(address, ("ip", "netns", "exec", f"deepshare-{mark}-{role}"))
+            role: Machine(address, ("ip", "netns", "exec", f"deepshare-{mark}-{role}"))
             for role, address in _ADDRESSES.items()
         }
 

@@ -32,14 +32,14 @@ from deepshare.private.ir.program import (
     SharedActivation,
 )
 from deepshare.private.runtime.engine import Role
-from deepshare.private.runtime.local import Place, free_ports
+from deepshare.private.runtime.local import Machine, free_ports
 
 ROLES: tuple[Role, Role] = ("server", "client")
 
 
-def run(program: Program, images: Tensor, places: Mapping[Role, Place]) -> tuple[float, Tensor]:
+def run(program: Program, images: Tensor, machines: Mapping[Role, Machine]) -> tuple[float, Tensor]:
     """Seconds from the shared images to the logits, and the logits."""
-    hosts = {role: places.get(role, Place()) for role in ROLES}
+    hosts = {role: machines.get(role, Machine()) for role in ROLES}
     meet = f"tcp://{hosts['server'].host}:{free_ports('127.0.0.1', 1)[0]}"
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(len(ROLES)):
@@ -58,10 +58,10 @@ def run(program: Program, images: Tensor, places: Mapping[Role, Place]) -> tuple
     return seconds, logits
 
 
-def _environment(rank: int, meet: str, place: Place) -> dict[str, str]:
+def _environment(rank: int, meet: str, machine: Machine) -> dict[str, str]:
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
     found = {"WORLD_SIZE": "2", "RANK": str(rank), "RENDEZVOUS": meet, "DISTRIBUTED_BACKEND": "gloo"}
-    interface = {} if place.through else {"GLOO_SOCKET_IFNAME": "lo"}
+    interface = {} if machine.through else {"GLOO_SOCKET_IFNAME": "lo"}
     return found | interface | {"OMP_NUM_THREADS": str(threads)}
 
 

@@ -13,8 +13,8 @@ from deepshare.methods.square import CurvedReLU, curve, curved_relus
 from deepshare.private.cost import predict
 from deepshare.private.ir import reference
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Part
 from deepshare.private.run_folder import check_plan
+from deepshare.private.runtime.engine import Part
 from deepshare.sharing.convert import count_gates, share, site_gates
 from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.onnx import export_onnx

@@ -17,9 +17,8 @@ from deepshare import plan, private, share, zoo
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.api import run
 from deepshare.private.cost import LAN, WAN, predict, seconds_on
-from deepshare.private.result import Part
 from deepshare.private.runtime import engine as engines
-from deepshare.private.runtime.engine import Task, check_installed, find_engine
+from deepshare.private.runtime.engine import Part, Task, check_installed, find_engine
 
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 SIZE = (3, 16, 16)
@@ -75,7 +74,7 @@ def _waiting_task() -> bytes:
     """A server whose client never comes."""
     program = private.translate(shared(), SIZE)
     addresses: dict[engines.Role, str] = {"server": "127.0.0.1:29871", "client": "127.0.0.1:29872"}
-    return pickle.dumps(("crypten", Task("server", program, addresses, None, 1)))
+    return pickle.dumps(("crypten", Task(role="server", program=program, addresses=addresses, count=1)))
 
 
 def _alive(process: int) -> bool:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import EngineError
-from deepshare.private.remote.handshake import client_context, server_context
 from deepshare.private.remote.tls import make_keys, tls_of
 
 
@@ -17,7 +16,7 @@ def shake_hands(server: Path, client: Path, name: str = "localhost") -> str:
 
     def answer() -> None:
         try:
-            with server_context(tls_of(server)).wrap_socket(listener.accept()[0], server_side=True) as end:
+            with tls_of(server).server_context().wrap_socket(listener.accept()[0], server_side=True) as end:
                 end.sendall(b"welcome")
         except ssl.SSLError as error:
             said.append(str(error.reason))
@@ -27,7 +26,7 @@ def shake_hands(server: Path, client: Path, name: str = "localhost") -> str:
     try:
         with (
             socket.create_connection(listener.getsockname(), 5) as plain,
-            client_context(tls_of(client)).wrap_socket(plain, server_hostname=name) as end,
+            tls_of(client).client_context().wrap_socket(plain, server_hostname=name) as end,
         ):
             answered = end.recv(16).decode()
             session = end.session
@@ -66,7 +65,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     make_keys(tmp_path / "a", ["localhost"])
     (tmp_path / "a/client/certificate.pem").write_text("nothing")
     with pytest.raises(EngineError, match="client: its certificates cannot be used"):
-        client_context(tls_of(tmp_path / "a/client"))
+        tls_of(tmp_path / "a/client").client_context()
     (tmp_path / "a/client/key.pem").unlink()
     with pytest.raises(EngineError, match=r"no .*client/key\.pem"):
         tls_of(tmp_path / "a/client")

@@ -13,11 +13,11 @@ import deepshare
 from deepshare import private, zoo
 from deepshare.data.pictures import decode_rgb
 from deepshare.data.segmentation import MEAN, STD
+from deepshare.private.cost import Result
+from deepshare.private.formatting import class_shares, save_labels
 from deepshare.private.ir import reference
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
-from deepshare.private.labels import save_labels, shares
-from deepshare.private.result import Result
 from tests.data.unpacked import Unpack
 
 SIZE = (3, 32, 32)
@@ -87,7 +87,7 @@ def test_every_gate_of_its_own_on_gateshare(crops: Tensor) -> None:
 def test_shares_and_a_picture_of_the_classes(tmp_path: Path) -> None:
     labels = torch.tensor([[[0, 0, 2], [2, 2, 2]], [[1, 1, 1], [1, 1, 1]]])
     logits = torch.eye(3)[labels].movedim(-1, 1)
-    found = shares(logits, ("sky", "road", "tree"))
+    found = class_shares(logits, ("sky", "road", "tree"))
     assert found == [{"tree": 4 / 6, "sky": 2 / 6}, {"road": 1.0}]
     assert list(found[0]) == ["tree", "sky"]
     save_labels(tmp_path / "labels.png", logits)

@@ -23,7 +23,7 @@ from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.handshake import PING_SECONDS, PONG_SECONDS
-from deepshare.private.remote.server import LARGEST_BATCH, Service
+from deepshare.private.remote.server import LARGEST_BATCH, ModelServer
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.run_folder import check_plan
 from deepshare.private.runtime.engine import find_engine
@@ -47,8 +47,10 @@ class Running:
     def __init__(self, program: Program, keys: Path | None = None) -> None:
         self.said: list[str] = []
         tls = None if keys is None else tls_of(keys / "server")
-        service = Service(find_engine("crypten"), {}, program, ABOUT, tls, self.said.append)
-        self.server = service.open("127.0.0.1", 0)
+        service = ModelServer(
+            engine=find_engine("crypten"), options={}, program=program, about=ABOUT, tls=tls, log=self.said.append
+        )
+        self.server = service.listen("127.0.0.1", 0)
         self.address = f"127.0.0.1:{self.server.socket.getsockname()[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -196,15 +198,17 @@ def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
 def test_a_taken_port_and_an_absent_server_are_named(program: Program) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        service = Service(find_engine("crypten"), {}, program, ABOUT, None, print)
+        service = ModelServer(engine=find_engine("crypten"), options={}, program=program, about=ABOUT, log=print)
         with pytest.raises(EngineError, match=rf"cannot listen on 127\.0\.0\.1:{port} .*--port"):
-            service.open("127.0.0.1", port)
+            service.listen("127.0.0.1", port)
     with pytest.raises(EngineError, match=rf"no server at 127\.0\.0\.1:{port}"), connected(f"127.0.0.1:{port}"):
         pass
     with pytest.raises(EngineError, match="IPv6"):
-        Service(find_engine("crypten"), {}, program, ABOUT, None, print).open("::1", 0)
+        ModelServer(engine=find_engine("crypten"), options={}, program=program, about=ABOUT, log=print).listen("::1", 0)
     with pytest.raises(EngineError, match="needs a third party"):
-        Service(find_engine("crypten"), {"provider": "ttp"}, program, ABOUT, None, print).open("127.0.0.1", 0)
+        ModelServer(
+            engine=find_engine("crypten"), options={"provider": "ttp"}, program=program, about=ABOUT, log=print
+        ).listen("127.0.0.1", 0)
 
 
 @pytest.mark.parametrize("server", ["localhost", "localhost:abc", "localhost:99999", "[::1", ":8443"])

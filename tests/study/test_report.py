@@ -11,9 +11,8 @@ import torch
 from deepshare import zoo
 from deepshare.data import load as load_data
 from deepshare.errors import CheckpointError, DataError
-from deepshare.private.cost import predict
-from deepshare.private.result import Cost, Layer, Part
-from deepshare.private.runtime.engine import engine_names
+from deepshare.private.cost import Cost, Layer, predict
+from deepshare.private.runtime.engine import Part, engine_names
 from deepshare.study import report
 from deepshare.study.report import Run
 from deepshare.study.report.budget import spending

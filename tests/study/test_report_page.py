@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from deepshare.data import ImageSet
-from deepshare.private.result import Cost, Layer, Part
+from deepshare.private.cost import Cost, Layer
+from deepshare.private.runtime.engine import Part
 from deepshare.sharing.gates import prototype_of
 from deepshare.study import report
 from deepshare.study.published import paper

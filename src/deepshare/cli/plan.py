@@ -104,8 +104,8 @@ def plan(
 def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) -> str:
     """A plan and what it saves with an engine."""
     from deepshare import share
-    from deepshare.private.cost import comparison, predict
-    from deepshare.private.show import cost_dict
+    from deepshare.private.cost import predict
+    from deepshare.private.formatting import cost_comparison, cost_dict
 
     costs = {
         "all ReLUs": predict(network, made.input_size, engine),
@@ -114,7 +114,7 @@ def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) ->
     if as_json:
         said = {name: cost_dict(cost) for name, cost in costs.items()}
         return json.dumps({"plan": json.loads(made.to_json()), "cost": said}) + "\n"
-    return f"{made}\n\nOne image with {engine}, predicted:\n\n{comparison(costs)}\n"
+    return f"{made}\n\nOne image with {engine}, predicted:\n\n{cost_comparison(costs)}\n"
 
 
 def given(**values: object) -> dict[str, object]:

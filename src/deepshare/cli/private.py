@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deepshare.data.about import About
+    from deepshare.private.cost import Result
     from deepshare.private.ir.program import Program
-    from deepshare.private.result import Result
-    from deepshare.private.runtime.engine import Engine
+    from deepshare.private.runtime.engine import Engine, Preprocessing
+
+# The engine of `outline`, `deal` and `--pool`: the one with preprocessing by a dealer.
+DEALT = "gateshare"
 
 private = App(name="private", help="Run a trained network on images without showing either to the other party.")
 
@@ -103,7 +106,7 @@ def serve(
         host: Address to listen on; 0.0.0.0 for all.
         port: Port to listen on; engines open further ports of their own, all but gateshare on both machines.
     """
-    from deepshare.private.remote.server import Service
+    from deepshare.private.remote.server import ModelServer
     from deepshare.private.remote.tls import tls_of
     from deepshare.private.run_folder import from_run
     from deepshare.private.runtime.engine import check_installed, find_engine
@@ -111,21 +114,25 @@ def serve(
     chosen = find_engine(engine)
     check_installed(chosen)
     certificates = None if tls is None else tls_of(tls)
-    if pool is not None and engine != "gateshare":
-        raise EngineError(f"--pool is for engine gateshare and this is {engine}: add --engine gateshare")
+    options: Mapping[str, str] = {}
+    if pool is not None:
+        if chosen.preprocessing is None:
+            raise EngineError(f"--pool is for engine {DEALT} and this is {engine}: add --engine {DEALT}")
+        options = chosen.preprocessing.options
     program, about = from_run(run, best=best)
-    options = {} if pool is None else {"dealer": "pool"}
     chosen.check(program, options)
     warn(chosen)
     if certificates is None and host not in ("127.0.0.1", "::1", "localhost"):
         note("without --tls anybody on the way can listen and ask")
     elif certificates is not None and not chosen.encrypts:
         note(f"--tls protects what the parties agree on; engine {engine} sends its shares without it")
-    server = Service(chosen, options, program, about, certificates, note, pool).open(host, port)
-    with server:
+    server = ModelServer(
+        engine=chosen, options=options, program=program, about=about, tls=certificates, log=note, pool=pool
+    )
+    with server.listen(host, port) as listening:
         note(f"serving {run} on {host}:{port} with {engine}: {program.comparisons:,} gates an image; Ctrl-C ends it")
         try:
-            server.serve_forever()
+            listening.serve_forever()
         except KeyboardInterrupt:
             note("ended")
 
@@ -152,7 +159,6 @@ def ask(
         engine: The engine that is trusted; a server with another one is refused. Without it the server's is taken.
         plan: A plan file; a server with another plan is refused.
     """
-    from deepshare.private.engines.gateshare.preprocessing.pool import check_party
     from deepshare.private.remote.client import connected
     from deepshare.private.remote.tls import tls_of
     from deepshare.private.run_folder import check_plan
@@ -160,7 +166,7 @@ def ask(
 
     expected = None if plan is None else Plan.load(plan)
     if pool is not None:
-        check_party(pool, "client")
+        _preprocessing().check_pool(pool, "client")
     with connected(server, None if tls is None else tls_of(tls), pool) as client:
         if engine not in (None, client.offer.engine.name):
             raise EngineError(f"{server} uses engine {client.offer.engine.name}, not {engine}: nothing was sent to it")
@@ -184,12 +190,12 @@ def outline(run: Path, out: Path, /, *, samples: int = 0, data_dir: Path | None 
             far as normalised images do.
         data_dir: Where data sets are.
     """
-    from deepshare.private.engines.gateshare.preprocessing.network_file import write
     from deepshare.private.run_folder import from_run, training_images
 
     if samples < 0:
         raise EngineError(f"{samples} samples: give how many training images to measure on, or 0 for synthetic ones")
-    write(out, from_run(run, best=best)[0], training_images(run, samples, data_dir) if samples else None)
+    program, _ = from_run(run, best=best)
+    _preprocessing().write_outline(out, program, training_images(run, samples, data_dir) if samples else None)
     print(f"{out} is public: give it to the dealer, for deepshare private deal")
 
 
@@ -206,15 +212,9 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
         images: How many images can be asked with it, by each client.
         clients: For how many clients of the same server; the folders of several are OUT/client-1, OUT/client-2 ...
     """
-    from deepshare.private.engines.gateshare.preprocessing import network_file
-    from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
-
     if images < 1 or clients < 1:
         raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
-    program, numbers = network_file.read(outline)
-    spare = write_pools(
-        out, program, numbers, images, lambda n, total: note(f"{n} of {total}") if n % 100 == 0 else None, clients
-    )
+    spare = _preprocessing().deal(outline, out, images=images, clients=clients, told=_progress)
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
     print(f"{spare:,} lots more than images, as a client cannot use every lot: too few in one of a million pools")
@@ -232,6 +232,20 @@ def keys(folder: Path, /, *, host: Annotated[list[str] | None, Parameter(consume
 
     make_keys(folder, host or ["localhost", "127.0.0.1"])
     print(f"{folder}/server goes to the server and {folder}/client to the client; give each its folder with --tls")
+
+
+def _preprocessing() -> "Preprocessing":
+    from deepshare.private.runtime.engine import find_engine
+
+    preprocessing = find_engine(DEALT).preprocessing
+    if preprocessing is None:
+        raise AssertionError(DEALT)
+    return preprocessing
+
+
+def _progress(lots: int, total: int) -> None:
+    if lots % 100 == 0:
+        note(f"{lots} of {total}")
 
 
 def note(text: str) -> None:
@@ -273,8 +287,7 @@ def show(
     result: "Result", about: "About", names: list[str], layers: bool, as_json: bool, out: Path | None = None
 ) -> None:
     """Print classes with their probabilities, or with their shares of the pixels, and the cost."""
-    from deepshare.private.labels import save_labels
-    from deepshare.private.show import cost_dict, cost_table
+    from deepshare.private.formatting import cost_dict, cost_table, save_labels
 
     if out is not None:
         save_labels(out, result.logits)
@@ -302,9 +315,9 @@ def _said(entry: dict[str, Any]) -> str:
 
 
 def _pixels(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
-    from deepshare.private.labels import shares
+    from deepshare.private.formatting import class_shares
 
-    found = shares(result.logits, about.classes)
+    found = class_shares(result.logits, about.classes)
     return [{"image": name, "pixels": pixels} for name, pixels in zip(names, found, strict=True)]
 
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.errors import EngineError
+from deepshare.private.cost import Result, total
 from deepshare.private.ir import reference
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Cost, Layer, Outcome, Part, Result
 from deepshare.private.runtime.engine import Role, check_installed, find_engine
-from deepshare.private.runtime.local import Place, run_here
+from deepshare.private.runtime.local import Machine, run_here
 
 # All engines hold values below this, with room for the sums that lead to them.
 LARGEST = 2.0**18
@@ -49,15 +49,15 @@ def run(
     images: Tensor,
     engine: str,
     options: Mapping[str, str] | None = None,
-    places: Mapping[Role, Place] | None = None,
+    machines: Mapping[Role, Machine] | None = None,
 ) -> Result:
-    """The same for a network that has been translated already, with parties in other places if so wished."""
+    """Run a program as `infer` runs a network, on other machines if given."""
     chosen, options = find_engine(engine), options or {}
     check_installed(chosen)
     check_images(images, program)
     chosen.check(program, options)
     expected = reference.evaluate(program, images, see=lambda number, value: _check_range(program, number, value))
-    outcomes = run_here(chosen, program, images, options, places)
+    outcomes = run_here(chosen, program, images, options, machines)
     logits = outcomes["client"].logits
     if logits is None:
         raise EngineError("the client got no logits")
@@ -88,27 +88,3 @@ def _check_range(program: Program, number: int, value: Tensor) -> None:
             f"{name} reaches {largest:.2g} on these images, beyond the range of fixed point, {LARGEST:.0f}: "
             "train it with more weight decay, or normalise the images as it was trained"
         )
-
-
-def total(engine: str, program: Program, images: int, outcomes: list[Outcome]) -> Cost:
-    """Put what the parties measured together."""
-    layers = []
-    for number, operation in enumerate(program.operations):
-        parts = [outcome.layers[number] for outcome in outcomes if number in outcome.layers]
-        if parts:
-            layers.append(Layer(operation.name, operation.kind, _beside(parts)))
-    return Cost(
-        engine,
-        images,
-        tuple(layers),
-        _beside([outcome.offline for outcome in outcomes]),
-        _beside([outcome.session for outcome in outcomes]),
-        max(outcome.seconds for outcome in outcomes),
-    )
-
-
-def _beside(parts: list[Part]) -> Part:
-    first, *others = parts
-    for other in others:
-        first = first.beside(other)
-    return first

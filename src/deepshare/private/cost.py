@@ -1,34 +1,81 @@
-"""What a private inference will cost, from a model and a plan alone: for choosing a budget before any training."""
+"""Costs of private inference: measured by its parties, or predicted from a model and a plan before any training."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 
-from torch import nn
+from torch import Tensor, nn
 
-from deepshare.private.ir.program import Program
+from deepshare.private.ir.program import ACTIVATIONS, Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Cost, Layer, Part
-from deepshare.private.runtime.engine import find_engine
-from deepshare.text import byte_size, table
+from deepshare.private.runtime.engine import Outcome, Part, find_engine
 
 
 @dataclass(frozen=True)
-class Link:
-    """A connection between two machines.
-
-    Attributes:
-        name: What it is called, with the delay there and back.
-        delay: Seconds one way.
-        rate: Bits a second, each way.
-    """
+class Layer:
+    """The online cost of one operation of the program."""
 
     name: str
-    delay: float
-    rate: float
+    kind: str
+    part: Part
 
 
-LAN = Link("LAN, 1 Gbit/s, 0.5 ms", 0.00025, 1e9)
-WAN = Link("WAN, 100 Mbit/s, 40 ms", 0.02, 1e8)
+@dataclass(frozen=True)
+class Cost:
+    """The cost of an inference.
+
+    Attributes:
+        engine: The engine.
+        images: Number of images that went through at once.
+        layers: The online cost of each operation, in order.
+        offline: Work before the images are there: correlated randomness, and handing it out.
+        session: Work that is done once and serves all further images: handing over weights, compilation.
+        seconds: Wall-clock time from the images to the logits, without offline and session.
+        error: The largest difference of a logit from the plain network; None where nobody knows both.
+    """
+
+    engine: str
+    images: int
+    layers: tuple[Layer, ...]
+    offline: Part = field(default_factory=Part)
+    session: Part = field(default_factory=Part)
+    seconds: float = 0.0
+    error: float | None = None
+
+    @property
+    def online(self) -> Part:
+        """All layers together."""
+        return sum((layer.part for layer in self.layers), Part())
+
+    @property
+    def activations(self) -> Part:
+        """The activations alone."""
+        return sum((layer.part for layer in self.layers if layer.kind in ACTIVATIONS), Part())
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Logits (N, classes), or (N, classes, H, W), and their cost."""
+
+    logits: Tensor
+    cost: Cost
+
+
+def total(engine: str, program: Program, images: int, outcomes: Sequence[Outcome]) -> Cost:
+    """Combine the measurements of all parties."""
+    layers = []
+    for number, operation in enumerate(program.operations):
+        parts = [outcome.layers[number] for outcome in outcomes if number in outcome.layers]
+        if parts:
+            layers.append(Layer(operation.name, operation.kind, reduce(Part.beside, parts)))
+    return Cost(
+        engine,
+        images,
+        tuple(layers),
+        reduce(Part.beside, [outcome.offline for outcome in outcomes]),
+        reduce(Part.beside, [outcome.session for outcome in outcomes]),
+        max(outcome.seconds for outcome in outcomes),
+    )
 
 
 def predict(
@@ -39,13 +86,13 @@ def predict(
     images: int = 1,
     options: Mapping[str, str] | None = None,
 ) -> Cost:
-    """Bytes, rounds, comparisons and products of an inference, without running it; seconds are not predicted.
+    """Predict bytes, rounds, comparisons and products of an inference without running it; seconds are left out.
 
     Args:
         model: A network, trained or not, or its program.
         input_size: Size of one image.
         engine: Its name; it need not be installed.
-        images: How many go through at once.
+        images: Number of images that go through at once.
         options: The engine's.
 
     Raises:
@@ -63,8 +110,27 @@ def predict(
     return Cost(engine, images, tuple(layers), offline)
 
 
+@dataclass(frozen=True)
+class Link:
+    """A connection between two machines.
+
+    Attributes:
+        name: Its name in tables, with the round-trip delay.
+        delay: Seconds one way.
+        rate: Bits a second, each way.
+    """
+
+    name: str
+    delay: float
+    rate: float
+
+
+LAN = Link("LAN, 1 Gbit/s, 0.5 ms", 0.00025, 1e9)
+WAN = Link("WAN, 100 Mbit/s, 40 ms", 0.02, 1e8)
+
+
 def seconds_on(link: Link, part: Part, delays: float) -> float:
-    """The time that messages alone take on a link.
+    """Time of the messages alone on a link.
 
     Args:
         link: The connection.
@@ -72,25 +138,3 @@ def seconds_on(link: Link, part: Part, delays: float) -> float:
         delays: One-way delays that a round of the engine takes.
     """
     return part.rounds * delays * link.delay + 8 * max(part.server_bytes, part.client_bytes) / link.rate
-
-
-def comparison(costs: Mapping[str, Cost]) -> str:
-    """Several costs of one engine as a table: what goes over the wire, and the time that takes."""
-    rows = []
-    for name, cost in costs.items():
-        delays = find_engine(cost.engine).delays
-        for what, part in (("activations", cost.activations), ("in all", cost.online)):
-            sent = max(part.server_bytes, part.client_bytes)
-            times = (f"{seconds_on(link, part, delays):.2f} s" for link in (LAN, WAN))
-            dealt = byte_size(cost.offline.dealer_bytes) if what == "in all" else ""
-            rows.append((name, what, f"{part.comparisons:,}", byte_size(sent), f"{part.rounds:,}", *times, dealt))
-    header = (
-        "network",
-        "",
-        "comparisons",
-        "sent by a party",
-        "rounds",
-        *(link.name for link in (LAN, WAN)),
-        "dealt before",
-    )
-    return f"{table(header, rows, '<<>>>>>>')}\nTimes are those of the messages alone, without computing."

@@ -13,11 +13,11 @@ from deepshare import plan, share, zoo
 from deepshare.errors import EngineError
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.private.api import run
+from deepshare.private.cost import Layer, Result
 from deepshare.private.ir import reference
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Layer, Part, Result
-from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.engine import Part, find_engine
 from deepshare.private.runtime.local import run_here
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites

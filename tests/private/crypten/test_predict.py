@@ -8,8 +8,7 @@ import torch
 from deepshare import plan, share, zoo
 from deepshare.private.ir.program import GatedActivation, Program, SharedActivation
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Part
-from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.engine import Part, find_engine
 
 SIZE, BUDGET, NEURONS = (3, 32, 32), 6_000, 491_520
 

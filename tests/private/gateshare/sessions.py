@@ -15,8 +15,7 @@ from deepshare.private.engines.gateshare.metering import Layers
 from deepshare.private.engines.gateshare.server import Server, Settled
 from deepshare.private.engines.gateshare.transport.channel import MESSAGE, Channel
 from deepshare.private.ir.program import Program
-from deepshare.private.result import Outcome
-from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.engine import Outcome, Role, Task
 from deepshare.private.runtime.local import free_ports
 
 Frame = tuple[int, bytes]
@@ -78,7 +77,13 @@ def session(monkeypatch: pytest.MonkeyPatch, program: Program, images: Tensor) -
 
     def run(role: Role) -> None:
         whole, mine = (program, None) if role == "server" else (program.outline(), images)
-        task = Task(role, whole, addresses, mine if role == "client" else None, len(images))
+        task = Task(
+            role=role,
+            program=whole,
+            addresses=addresses,
+            images=mine if role == "client" else None,
+            count=len(images),
+        )
         outcomes[role] = main.run(task, lambda: None)
 
     with monkeypatch.context() as patch:

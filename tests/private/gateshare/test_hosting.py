@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any, NamedTuple
@@ -34,12 +33,10 @@ from deepshare.private.ir.trace import translate
 from deepshare.private.remote import client
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control
-from deepshare.private.remote.server import Service
+from deepshare.private.remote.server import ModelServer
 from deepshare.private.remote.tls import make_keys, tls_of
-from deepshare.private.result import Outcome
-from deepshare.private.runtime.engine import Role, Task, find_engine
-from deepshare.private.runtime.subprocess_party import Event
-from deepshare.private.runtime.thread_party import Thread
+from deepshare.private.runtime.engine import Outcome, Role, Task, find_engine
+from deepshare.private.runtime.party import Event, ThreadParty
 from tests.private.gateshare.trial import SIZE, shared_resnet
 
 ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
@@ -69,8 +66,16 @@ def said() -> list[str]:
 def address(program: Program, pools: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server with one turn for all."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    service = Service(find_engine("gateshare"), POOL, program, ABOUT, None, said.append, pools / "server", most=CLIENTS)
-    server = service.open("127.0.0.1", 0)
+    service = ModelServer(
+        engine=find_engine("gateshare"),
+        options=POOL,
+        program=program,
+        about=ABOUT,
+        log=said.append,
+        pool=pools / "server",
+        max_clients=CLIENTS,
+    )
+    server = service.listen("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"127.0.0.1:{server.socket.getsockname()[1]}"
     server.shutdown()
@@ -109,7 +114,15 @@ def begin(stack: ExitStack, address: str, program: Program, images: int) -> Begu
 
 
 def finish(program: Program, begun: Begun, images: Tensor, pool: Path) -> Outcome:
-    task = Task("client", program.outline(), begun.addresses, images, len(images), None, POOL, pool, begun.token)
+    task = Task(
+        role="client",
+        program=program.outline(),
+        addresses=begun.addresses,
+        images=images,
+        count=len(images),
+        options=POOL,
+        extras={"pool": pool, "token": begun.token},
+    )
     return run(task, lambda: None)
 
 
@@ -273,7 +286,7 @@ def test_a_bad_frame_ends_its_inference_with_its_name_on_both_sides_and_no_other
     other, images = begin(stack, address, program, 1), torch.randn(1, *SIZE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(main, "connect", spoiled)
-        patch.setattr(client, "in_process", lambda _: partial(Thread, Here()))
+        patch.setattr(client, "ProcessParty", lambda _, task: ThreadParty(Here(), task))
         with pytest.raises(EngineError) as caught:
             ask_one(address, pools)
     assert near(finish(program, other, images, pools / "client-2").logits, program, images)
@@ -383,8 +396,16 @@ def test_a_session_that_is_cut_ends_at_once(program: Program, pools: Path, tls: 
     assert hosting is not None
     for comes in (False, True):
         session, events = hosting.session("127.0.0.1"), Queue[Event]()
-        task = Task("server", program, {}, None, 1, tls_of(tmp_path / "keys" / "server") if tls else None, POOL)
-        running = Thread(session, task, events)
+        task = Task(
+            role="server",
+            program=program,
+            addresses={},
+            count=1,
+            tls=tls_of(tmp_path / "keys" / "server") if tls else None,
+            options=POOL,
+        )
+        running = ThreadParty(session, task)
+        running.start(events.put)
         host, port = session.address.split(":")
         silent = socket.create_connection((host, int(port))) if comes else None
         time.sleep(0.5)
@@ -400,8 +421,16 @@ def test_over_tls_and_what_a_client_refuses_stays_with_it(program: Program, pool
     make_keys(tmp_path / "keys", ["127.0.0.1"])
     said: list[str] = []
     tls = tls_of(tmp_path / "keys" / "server")
-    service = Service(find_engine("gateshare"), POOL, program, ABOUT, tls, said.append, pools / "server")
-    server = service.open("127.0.0.1", 0)
+    service = ModelServer(
+        engine=find_engine("gateshare"),
+        options=POOL,
+        program=program,
+        about=ABOUT,
+        tls=tls,
+        log=said.append,
+        pool=pools / "server",
+    )
+    server = service.listen("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{server.socket.getsockname()[1]}"
     images = torch.randn(1, *SIZE)

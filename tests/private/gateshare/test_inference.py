@@ -21,8 +21,7 @@ from deepshare.private.ir import outline, reference
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.tls import make_keys, tls_of
-from deepshare.private.result import Outcome
-from deepshare.private.runtime.engine import Role, Task, Tls
+from deepshare.private.runtime.engine import Outcome, Role, Task, Tls
 from deepshare.private.runtime.local import free_ports
 from tests.private.gateshare.sessions import fix_randomness
 from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
@@ -66,7 +65,14 @@ def together(
     def run(role: Role) -> None:
         whose = program if role == "server" else program.outline()
         certificates = None if tls is None else tls[role]
-        task = Task(role, whose, addresses, images if role == "client" else None, len(images), certificates)
+        task = Task(
+            role=role,
+            program=whose,
+            addresses=addresses,
+            images=images if role == "client" else None,
+            count=len(images),
+            tls=certificates,
+        )
         try:
             found[role] = main.run(task, lambda: None)
         except Exception as error:

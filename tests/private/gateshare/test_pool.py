@@ -31,9 +31,8 @@ from deepshare.private.ir import reference
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.server import Service
-from deepshare.private.result import Outcome
-from deepshare.private.runtime.engine import Role, Task, find_engine
+from deepshare.private.remote.server import ModelServer
+from deepshare.private.runtime.engine import Outcome, Role, Task, find_engine
 from deepshare.private.runtime.local import free_ports
 from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
@@ -73,7 +72,15 @@ def ask(program: Program, pools: Path, images: Tensor) -> dict[Role, Outcome | E
 
     def run(role: Role) -> None:
         whose, mine = (program, None) if role == "server" else (program.outline(), images)
-        task = Task(role, whose, addresses, mine, len(images), None, OPTIONS, pools / role)
+        task = Task(
+            role=role,
+            program=whose,
+            addresses=addresses,
+            images=mine,
+            count=len(images),
+            options=OPTIONS,
+            extras={"pool": pools / role},
+        )
         try:
             found[role] = main.run(task, lambda: None)
         except (EngineError, ConnectionError) as error:
@@ -315,8 +322,10 @@ def test_serve_and_ask_with_pools(program: Program, pools: Path, monkeypatch: py
     said: list[str] = []
     engine = find_engine("gateshare")
     with pytest.raises(EngineError, match="give --pool"):
-        Service(engine, {}, program, about, None, said.append).open("127.0.0.1", 0)
-    server = Service(engine, OPTIONS, program, about, None, said.append, Path("server")).open("127.0.0.1", 0)
+        ModelServer(engine=engine, options={}, program=program, about=about, log=said.append).listen("127.0.0.1", 0)
+    server = ModelServer(
+        engine=engine, options=OPTIONS, program=program, about=about, log=said.append, pool=Path("server")
+    ).listen("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{server.socket.getsockname()[1]}"
     images = torch.randn(2, *SIZE)

@@ -16,8 +16,7 @@ from deepshare.private.engines.gateshare.fixedpoint import Numbers
 from deepshare.private.engines.gateshare.schedule import Gate, Opening, Square
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Part
-from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.engine import Part, find_engine
 from tests.private.gateshare.trial import SIZE, Apart, Odd, Quadratic, Trial, curved_resnet, shared_resnet
 
 RESNET = (3, 32, 32)

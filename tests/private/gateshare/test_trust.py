@@ -22,15 +22,16 @@ from deepshare.private.engines.gateshare.transport.token_listener import Door
 from deepshare.private.ir import reference
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.remote import client, handshake
+from deepshare.private.remote import handshake
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.server import Service
+from deepshare.private.remote.server import ModelServer
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.runtime.engine import Tls, find_engine
 
 SIZE = (3, 8, 8)
 ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple("abcde"))
 STRANGERS = ("foreign", "none")
+CLIENT_CONTEXT = Tls.client_context
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +53,16 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def port(program: Program, keys: Path, tmp_path: Path) -> Iterator[int]:
     write_pools(tmp_path, program.outline(), calibrate(program), 1, lambda *_: None)
     tls = tls_of(keys / "ours" / "server")
-    service = Service(find_engine("gateshare"), {"dealer": "pool"}, program, ABOUT, tls, print, tmp_path / "server")
-    server = service.open("127.0.0.1", 0)
+    service = ModelServer(
+        engine=find_engine("gateshare"),
+        options={"dealer": "pool"},
+        program=program,
+        about=ABOUT,
+        tls=tls,
+        log=print,
+        pool=tmp_path / "server",
+    )
+    server = service.listen("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.socket.getsockname()[1]
     server.shutdown()
@@ -65,9 +74,7 @@ def certificates(keys: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def choose(whose: str) -> Tls:
         trusted = tls_of(keys / "ours" / "client")
-        context = without_certificate if whose == "none" else handshake.client_context
-        for module in (client, channel):
-            monkeypatch.setattr(module, "client_context", context)
+        monkeypatch.setattr(Tls, "client_context", without_certificate if whose == "none" else CLIENT_CONTEXT)
         own = trusted if whose == "none" else tls_of(keys / whose / "client")
         return Tls(trusted.authority, own.certificate, own.key)
 
@@ -155,8 +162,8 @@ def test_both_sides_allow_a_minute_for_a_handshake_and_no_more(
 ) -> None:
     assert handshake.SETTINGS["open_timeout"] == 60
     monkeypatch.setitem(handshake.SETTINGS, "open_timeout", 0.5)
-    service = Service(find_engine("crypten"), {}, program, ABOUT, None, print)
-    server = service.open("127.0.0.1", 0)
+    service = ModelServer(engine=find_engine("crypten"), options={}, program=program, about=ABOUT, log=print)
+    server = service.listen("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     started = time.monotonic()
     with socket.create_connection(server.socket.getsockname(), timeout=20) as silent:

@@ -25,7 +25,7 @@ from deepshare.private.engines.gateshare.schedule import Schedule, Step
 from deepshare.private.engines.gateshare.server import Rows, Server
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Program
-from deepshare.private.result import Part
+from deepshare.private.runtime.engine import Part
 
 SIZE = (3, 8, 8)
 

@@ -14,9 +14,8 @@ pytest.importorskip("spu", reason="engine spu is not installed")
 
 from deepshare.private.ir import reference
 from deepshare.private.remote.tls import make_keys, tls_of
-from deepshare.private.result import Outcome
-from deepshare.private.runtime.engine import Role, Task
-from deepshare.private.runtime.subprocess_party import Event, Worker
+from deepshare.private.runtime.engine import Outcome, Role, Task
+from deepshare.private.runtime.party import Event, ProcessParty
 from tests.private.spu.programs import varied
 
 ROLES: tuple[Role, ...] = ("server", "client")
@@ -34,7 +33,13 @@ from deepshare.private.engines.spu.meter import Meter
 
 role, server, client, keys, folder = sys.argv[1:]
 link.CONNECT_SECONDS = 6
-task = Task(role, Program(()), {"server": server, "client": client}, None, 1, tls_of(Path(keys)) if keys else None)
+task = Task(
+    role=role,
+    program=Program(()),
+    addresses={"server": server, "client": client},
+    count=1,
+    tls=tls_of(Path(keys)) if keys else None,
+)
 try:
     link.connect(task, Meter(Path(folder), link.RANKS[role]))
     print("connected")
@@ -75,8 +80,10 @@ def test_parties_with_certificates_of_one_authority_run(tmp_path: Path) -> None:
         for role in ROLES:
             tls = tls_of(tmp_path / role)
             own = (program, None) if role == "server" else (program.outline(), images)
-            task = Task(role, own[0], addresses, own[1], 1, tls)
-            stack.callback(Worker("spu-semi2k", task, events, 1).stop)
+            task = Task(role=role, program=own[0], addresses=addresses, images=own[1], count=1, tls=tls)
+            running = ProcessParty("spu-semi2k", task, 1)
+            running.start(events.put)
+            stack.callback(running.stop)
         while len(outcomes) < 2:
             role, kind, value = events.get(timeout=100)
             assert kind in ("ready", "done"), value

@@ -4,8 +4,7 @@ import torch
 from deepshare import plan, share, zoo
 from deepshare.private.engines.spu.ciphertexts import Triples, product, tile
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Part
-from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.engine import Part, find_engine
 from tests.private.spu.programs import resnet, varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]

@@ -6,9 +6,9 @@ import torch
 pytest.importorskip("spu", reason="engine spu is not installed")
 
 from deepshare.private.api import run
+from deepshare.private.cost import Result
 from deepshare.private.ir.program import Convolution, Linear, Program
-from deepshare.private.result import Part, Result
-from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.engine import Part, find_engine
 from tests.private.spu.programs import resnet, varied
 
 

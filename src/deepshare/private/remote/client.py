@@ -1,4 +1,4 @@
-"""The owner of the images, asking a server."""
+"""The images' owner, asking a server."""
 
 import ssl
 from collections.abc import Iterator
@@ -14,26 +14,26 @@ from websockets.sync.client import ClientConnection, connect
 
 from deepshare.data.about import About
 from deepshare.errors import EngineError
-from deepshare.private.api import check_images, total
+from deepshare.private.api import check_images
+from deepshare.private.cost import Result, total
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control, Message, client_context
-from deepshare.private.remote.session import run_party
-from deepshare.private.result import Result
+from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control, Message
+from deepshare.private.remote.session import run_session
 from deepshare.private.runtime.engine import Engine, Role, Task, Tls, check_installed, find_engine
 from deepshare.private.runtime.local import free_ports
-from deepshare.private.runtime.subprocess_party import in_process
+from deepshare.private.runtime.party import ProcessParty
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a server offers.
+    """A server's description of itself.
 
     Attributes:
         engine: The engine that it uses.
         options: The engine's.
         program: An outline.
-        about: What its images are like.
+        about: Description of its images.
     """
 
     engine: Engine
@@ -41,9 +41,15 @@ class Offer:
     program: Program
     about: About
 
+    @property
+    def uses_pools(self) -> bool:
+        """Whether the parties compute with what a dealer prepared in advance."""
+        preprocessing = self.engine.preprocessing
+        return preprocessing is not None and self.options == preprocessing.options
 
-class Client:
-    """A connection to a server, after both have told who they are."""
+
+class ModelClient:
+    """A connection to a server, once its offer is here."""
 
     def __init__(self, control: Control, host: str, tls: Tls | None, pool: Path | None) -> None:
         self._control, self._host, self._tls, self._pool = control, host, tls, pool
@@ -51,7 +57,7 @@ class Client:
         self.offer = _offer(control.receive())
 
     def ask(self, images: Tensor) -> Result:
-        """Have the server's network applied to images that it never sees.
+        """Classify images with the server's network; the server never sees them.
 
         Args:
             images: (N, C, H, W), normalised; `offer.about` does it.
@@ -60,7 +66,7 @@ class Client:
             EngineError: The images do not fit, or either party failed.
         """
         offer, control = self.offer, self._control
-        if self._pool is not None and offer.options.get("dealer") != "pool":
+        if self._pool is not None and not offer.uses_pools:
             raise EngineError(
                 f"the server computes with {offer.engine.name} without a dealer's pools, and you gave one: nothing was "
                 "sent; it has to be started with --engine gateshare --pool"
@@ -71,22 +77,30 @@ class Client:
         port, token = _start(control.receive(None))
         # The host is the one that was asked: it is on the certificate, and the server may not know it itself.
         addresses: dict[Role, str] = {"server": f"{self._host}:{port}", "client": address}
-        options, tls, pool = offer.options, self._tls, self._pool
-        task = Task("client", offer.program, addresses, images, len(images), tls, options, pool, token)
-        mine, theirs = run_party(in_process(offer.engine), task, control)
-        if mine.logits is None:
+        task = Task(
+            role="client",
+            program=offer.program,
+            addresses=addresses,
+            images=images,
+            count=len(images),
+            tls=self._tls,
+            options=offer.options,
+            extras={"pool": self._pool, "token": token},
+        )
+        own, peer = run_session(ProcessParty(offer.engine.name, task), task, control)
+        if own.logits is None:
             raise EngineError("the engine gave no logits")
-        return Result(mine.logits, total(offer.engine.name, offer.program, len(images), [theirs, mine]))
+        return Result(own.logits, total(offer.engine.name, offer.program, len(images), [peer, own]))
 
 
 @contextmanager
-def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> Iterator[Client]:
-    """Connect to a server, HOST:PORT.
+def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> Iterator[ModelClient]:
+    """Connect to a server.
 
     Args:
-        server: Where it is.
+        server: Its HOST:PORT.
         tls: This party's certificates.
-        pool: What was dealt to this party beforehand, for an engine that has such.
+        pool: This party's pool, for an engine with preprocessing.
 
     Raises:
         EngineError: It is not there, or is not a server of deepshare.
@@ -94,7 +108,7 @@ def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> 
     host = _host(server)
     with _opened(server, tls) as connection:
         # The party's process runs in a folder of its own.
-        yield Client(Control(connection, "server"), host, tls, None if pool is None else pool.absolute())
+        yield ModelClient(Control(connection, "server"), host, tls, None if pool is None else pool.absolute())
 
 
 def _host(server: str) -> str:
@@ -108,7 +122,7 @@ def _host(server: str) -> str:
 
 
 def _opened(server: str, tls: Tls | None) -> ClientConnection:
-    context = None if tls is None else client_context(tls)
+    context = None if tls is None else tls.client_context()
     scheme = "ws" if tls is None else "wss"
     try:
         connection: ClientConnection = connect(f"{scheme}://{server}", ssl=context, proxy=None, **SETTINGS)
@@ -137,7 +151,7 @@ def _trouble(server: str, tls: Tls | None, error: Exception) -> str:
 
 
 def _start(message: Message) -> tuple[int, bytes]:
-    """The port of the server's part, and what to show there."""
+    """The port of the server's part, and the token to present there."""
     try:
         return int(message["start"]["server"].rpartition(":")[2]), bytes.fromhex(message["token"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -8,54 +8,53 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from websockets.sync.server import Server, ServerConnection
-from websockets.sync.server import serve as listen
+from websockets.sync.server import Server as WebSocketServer
+from websockets.sync.server import ServerConnection
+from websockets.sync.server import serve as serve_websocket
 
 from deepshare import __version__
 from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control, Message, server_context
-from deepshare.private.remote.session import Start, TheirError, run_party
-from deepshare.private.result import Outcome
-from deepshare.private.runtime.engine import Engine, Host, Role, Task, Tls
+from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control, Message, PeerError
+from deepshare.private.remote.session import run_session
+from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Task, Tls
 from deepshare.private.runtime.local import free_ports
-from deepshare.private.runtime.subprocess_party import in_process
-from deepshare.private.runtime.thread_party import Thread
+from deepshare.private.runtime.party import Party, ProcessParty, ThreadParty
 
 LARGEST_BATCH = 256
 # How long a client may be connected before it asks.
 IDLE_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class Service:
+@dataclass(frozen=True, kw_only=True)
+class ModelServer:
     """A model that clients may ask.
 
     Attributes:
-        engine: How.
+        engine: The engine.
         options: The engine's.
-        program: With its hidden numbers; they stay here.
-        about: What clients are told of the images.
+        program: The network with its hidden numbers, which stay here.
+        about: Description of the images, for clients.
         tls: Certificates; None on one machine.
-        told: Called with one line for each thing that happens.
-        pool: What was dealt beforehand, for an engine that has such.
-        most: Clients that are answered at once; more are refused.
+        log: Called with one line for each session and each refusal.
+        pool: The server's pool, for an engine with preprocessing.
+        max_clients: Number of clients that are answered at once; more are refused.
     """
 
     engine: Engine
     options: Mapping[str, str]
     program: Program
     about: About
-    tls: Tls | None
-    told: Callable[[str], None]
+    tls: Tls | None = None
+    log: Callable[[str], None]
     pool: Path | None = None
-    most: int = 64
+    max_clients: int = 64
     _turn: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def open(self, host: str, port: int) -> Server:
-        """Listen; `serve_forever` of what is returned answers clients until `shutdown`.
+    def listen(self, host: str, port: int) -> WebSocketServer:
+        """Open the port; `serve_forever` of the result answers clients until `shutdown`.
 
         Raises:
             EngineError: The port is taken, or the engine needs a third machine.
@@ -67,72 +66,55 @@ class Service:
             )
         if ":" in host:
             raise EngineError(f"{host} is an address of IPv6, which the engines do not speak: give one of IPv4")
-        many = self.engine.host(self.program, self.pool)
+        sessions = self.engine.host(self.program, self.pool)
         try:
             listener = socket.create_server((host, port))
         except OSError as error:
             raise EngineError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port") from error
-        context = None if self.tls is None else server_context(self.tls)
-        places = threading.Semaphore(self.most)
-        return listen(partial(self._answer, many, places), sock=listener, ssl=context, **SETTINGS)
+        context = None if self.tls is None else self.tls.server_context()
+        slots = threading.Semaphore(self.max_clients)
+        return serve_websocket(partial(self._answer, sessions, slots), sock=listener, ssl=context, **SETTINGS)
 
-    def _answer(self, many: Host | None, places: threading.Semaphore, connection: ServerConnection) -> None:
+    def _answer(self, sessions: Host | None, slots: threading.Semaphore, connection: ServerConnection) -> None:
         who = ":".join(map(str, connection.remote_address[:2]))
         control = Control(connection, "client")
         try:
-            count, address = self._wish(control)
-            with self._place(places):
-                outcome = self._session(control, many, count, address)
-            self.told(f"{who}: {count} {'image' if count == 1 else 'images'} in {outcome.seconds:.2f} s")
+            count, address = self._agree(control)
+            with self._slot(slots):
+                outcome = self._infer(control, sessions, count, address)
+            self.log(f"{who}: {count} {'image' if count == 1 else 'images'} in {outcome.seconds:.2f} s")
         except EngineError as error:
             # What the client said itself is no reason to give it.
-            control.end("gone" if isinstance(error, TheirError) else "refused", str(error))
-            self.told(f"{who}: {error}")
+            control.end("gone" if isinstance(error, PeerError) else "refused", str(error))
+            self.log(f"{who}: {error}")
 
     @contextmanager
-    def _place(self, places: threading.Semaphore) -> Iterator[None]:
-        if not places.acquire(blocking=False):
-            raise EngineError(f"{self.most} clients are being answered already: ask again later")
+    def _slot(self, slots: threading.Semaphore) -> Iterator[None]:
+        if not slots.acquire(blocking=False):
+            raise EngineError(f"{self.max_clients} clients are being answered already: ask again later")
         try:
             yield
         finally:
-            places.release()
+            slots.release()
 
-    def _wish(self, control: Control) -> tuple[int, str]:
+    def _agree(self, control: Control) -> tuple[int, str]:
+        """The number of images and the address of a client that has accepted the offer."""
         hello = control.receive()
         if hello.get("protocol") != PROTOCOL:
             raise EngineError(
                 f"this server speaks protocol {PROTOCOL}, the client {hello.get('protocol')}: "
                 f"install deepshare {__version__} there"
             )
-        control.send(self._offer())
+        control.send(
+            {
+                "protocol": PROTOCOL,
+                "engine": self.engine.name,
+                "options": dict(self.options),
+                "outline": outline.dump(self.program),
+                "about": self.about.model_dump(mode="json"),
+            }
+        )
         return self._checked(control.receive(IDLE_SECONDS))
-
-    def _session(self, control: Control, many: Host | None, count: int, address: str) -> Outcome:
-        with self._started(control.local_host, many) as (mine, token, start):
-            addresses: dict[Role, str] = {"server": mine, "client": address}
-            control.send({"start": addresses, "token": token.hex()})
-            task = Task("server", self.program, addresses, None, count, self.tls, self.options, self.pool)
-            return run_party(start, task, control)[0]
-
-    @contextmanager
-    def _started(self, host: str, many: Host | None) -> Iterator[tuple[str, bytes, Start]]:
-        """Where the server's part will be, what the client shows there, and what starts it."""
-        if many is None:
-            with self._turn:
-                yield f"{host}:{free_ports(host, 1)[0]}", b"", in_process(self.engine)
-        else:
-            with closing(many.session(host)) as session:
-                yield session.address, session.token, partial(Thread, session)
-
-    def _offer(self) -> Message:
-        return {
-            "protocol": PROTOCOL,
-            "engine": self.engine.name,
-            "options": dict(self.options),
-            "outline": outline.dump(self.program),
-            "about": self.about.model_dump(mode="json"),
-        }
 
     def _checked(self, wish: Message) -> tuple[int, str]:
         count, address = wish.get("images"), wish.get("address")
@@ -143,3 +125,29 @@ class Service:
         if not isinstance(address, str):
             raise EngineError("the client gave no address")
         return count, address
+
+    def _infer(self, control: Control, sessions: Host | None, count: int, address: str) -> Outcome:
+        """Run the server's part: in a thread if the engine hosts many clients, else in a process, one at a time."""
+        if sessions is None:
+            with self._turn:
+                own = f"{control.local_host}:{free_ports(control.local_host, 1)[0]}"
+                return self._run(control, self._task(own, address, count), b"", partial(ProcessParty, self.engine.name))
+        with closing(sessions.session(control.local_host)) as session:
+            task = self._task(session.address, address, count)
+            return self._run(control, task, session.token, partial(ThreadParty, session))
+
+    def _task(self, own: str, client: str, count: int) -> Task:
+        addresses: dict[Role, str] = {"server": own, "client": client}
+        return Task(
+            role="server",
+            program=self.program,
+            addresses=addresses,
+            count=count,
+            tls=self.tls,
+            options=self.options,
+            extras={"pool": self.pool},
+        )
+
+    def _run(self, control: Control, task: Task, token: bytes, party: Callable[[Task], Party]) -> Outcome:
+        control.send({"start": dict(task.addresses), "token": token.hex()})
+        return run_session(party(task), task, control)[0]

@@ -1,96 +1,95 @@
-"""What both sides do once they have agreed: run their party, listen to the other, and end together."""
+"""One inference between two machines: this party's part, the other's reports, and one end for both."""
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
-from queue import Empty, Queue
-from typing import Any, Protocol
+from queue import Queue
+from typing import Any
 
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.handshake import Control
-from deepshare.private.result import Outcome, Part
-from deepshare.private.runtime.engine import Task
-from deepshare.private.runtime.local import CONNECT_SECONDS, FAILURES, cause
-from deepshare.private.runtime.subprocess_party import Event, failure
+from deepshare.private.remote.handshake import Control, PeerError
+from deepshare.private.runtime.engine import Outcome, Part, Role, Task
+from deepshare.private.runtime.party import CONNECT_SECONDS, FAILURES, Event, Party, PartyError, watch
 
 
-class Running(Protocol):
-    """A party at work, in a process or in a thread."""
+class PeerParty:
+    """The other party: its reports come over the control channel."""
+
+    def __init__(self, control: Control, program: Program) -> None:
+        self._control, self._program = control, program
+
+    def start(self, report: Callable[[Event], None]) -> None:
+        """Listen; it is connected for as long as the control channel is."""
+        report(Event(self._control.peer, "ready"))
+        threading.Thread(target=self._listen, args=(report,), daemon=True).start()
 
     def stop(self) -> None:
-        """End it, wherever it is."""
+        """It ends with its connection."""
+
+    def _listen(self, report: Callable[[Event], None]) -> None:
+        peer = self._control.peer
+        try:
+            report(Event(peer, "done", measured(self._control.receive(None), self._program)))
+        except EngineError as error:
+            report(Event(peer, error.kind if isinstance(error, PeerError) else "refused", str(error)))
 
 
-Start = Callable[[Task, "Queue[Event]"], Running]
-
-
-class TheirError(EngineError):
-    """The other party failed, and said so itself."""
-
-
-def run_party(start: Start, task: Task, control: Control) -> tuple[Outcome, Outcome]:
+def run_session(party: Party, task: Task, control: Control) -> tuple[Outcome, Outcome]:
     """Run this party's part beside the other's.
 
     Args:
-        start: Starts it.
-        task: This party's.
-        control: To the other party.
+        party: This party.
+        task: Its task.
+        control: Channel to the other party.
 
     Returns:
-        What this party has and what the other measured.
+        This party's outcome, and the measurements of the other.
 
     Raises:
-        EngineError: Either failed, and the other was told why; no process is left.
+        PeerError: The other party failed.
+        EngineError: This party failed, and the other was told why; no process is left.
     """
     events: Queue[Event] = Queue()
-    control.forward(events)
-    running = start(task, events)
+    over = threading.Event()
+
+    def report(event: Event) -> None:
+        if not over.is_set():
+            _tell(control, event)  # at once: the other party waits for a reason
+        events.put(event)
+
+    def unconnected(_: list[Role]) -> str:
+        return f"the parties did not connect within {CONNECT_SECONDS} s: {task.addresses} must reach each other"
+
+    PeerParty(control, task.program).start(events.put)
+    party.start(report)
     try:
-        return _wait(events, task, control)
-    except TheirError:
+        outcomes = watch(events, (task.role, control.peer), unconnected, CONNECT_SECONDS)
+    except PartyError as error:
+        if error.role == control.peer:
+            raise PeerError("gone", error.reason) from error
         raise
     except EngineError as error:
-        _end(control, task, "refused", str(error))
+        _tell(control, Event(task.role, "refused", str(error)))
         raise
     finally:
-        running.stop()
+        over.set()
+        party.stop()
+    return outcomes[task.role], outcomes[control.peer]
 
 
-def _wait(events: "Queue[Event]", task: Task, control: Control) -> tuple[Outcome, Outcome]:
-    done: dict[str, Outcome] = {}
-    connected = False
-    while len(done) < 2:
-        try:
-            role, kind, value = events.get(timeout=None if connected and not done else CONNECT_SECONDS)
-        except Empty:
-            if done:
-                raise EngineError(f"the {control.peer} did not end within {CONNECT_SECONDS} s of this party") from None
-            raise EngineError(
-                f"the parties did not connect within {CONNECT_SECONDS} s: {task.addresses} must reach each other"
-            ) from None
-        if kind in FAILURES:
-            if role == task.role:
-                _end(control, task, kind, value)  # at once: the other party waits for a reason
-            at_fault, reason = cause(events, (role, kind, value), {task.role, control.peer} - set(done))
-            if at_fault == control.peer:
-                raise TheirError(reason)
-            _end(control, task, "refused", reason)
-            raise failure(at_fault, reason)
-        connected = True
-        if kind == "done":
-            done[role] = value if role == task.role else measured(value, task.program)
-            if role == task.role:
-                control.send(told(value))
-    return done[task.role], done[control.peer]
-
-
-def _end(control: Control, task: Task, kind: str, reason: str) -> None:
+def _tell(control: Control, event: Event) -> None:
     """Tell the other party what it may know: why, and how, a client ends can be a fact about its images."""
-    control.end(*((kind, reason) if task.role == "server" else ("gone", "it ended the inference")))
+    if event.kind == "done":
+        with suppress(EngineError):  # a lost connection is noticed by who listens on it
+            control.send(account(event.value))
+    elif event.kind in FAILURES:
+        control.end(*((event.kind, event.value) if event.role == "server" else ("gone", "it ended the inference")))
 
 
-def told(outcome: Outcome) -> dict[str, Any]:
-    """What one party tells the other of its outcome: what it measured, never what it computed."""
+def account(outcome: Outcome) -> dict[str, Any]:
+    """The message about an outcome for the other party: measurements, never results."""
     return {
         "layers": [[number, asdict(part)] for number, part in outcome.layers.items()],
         "offline": asdict(outcome.offline),
@@ -100,7 +99,7 @@ def told(outcome: Outcome) -> dict[str, Any]:
 
 
 def measured(message: dict[str, Any], program: Program) -> Outcome:
-    """Read what the other party measured.
+    """Read the other party's account.
 
     Raises:
         EngineError: It is something else.

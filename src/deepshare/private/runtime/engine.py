@@ -1,16 +1,16 @@
-"""What an engine is: what it can do, what it protects, and what each of its parties runs."""
+"""The interface of an engine: its tasks, its measurements, and the registry of all engines."""
 
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module, util
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
-from deepshare.private.result import Outcome, Part
 
 Role = Literal["server", "client", "dealer"]
 
@@ -23,64 +23,186 @@ class Tls:
     certificate: Path
     key: Path
 
+    def server_context(self) -> ssl.SSLContext:
+        """TLS that requires a client certificate of the same authority."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A ticket arrives after the handshake: while the client's other thread writes, the two may wait for each other,
+        # and closing a connection on which nobody has read it cuts what was sent before.
+        context.num_tickets = 0
+        return self._loaded(context)
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What one party is to do, in a process of its own.
+    def client_context(self) -> ssl.SSLContext:
+        """TLS that checks the server's certificate and host name, and presents its own certificate."""
+        return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            context.load_verify_locations(self.authority)
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            folder = self.certificate.parent
+            raise EngineError(
+                f"{folder}: its certificates cannot be used ({error}): make a set with private keys"
+            ) from error
+        return context
+
+
+@dataclass(frozen=True)
+class Part:
+    """Time, bytes and counts of one layer or of several, as one party or both together measured them.
 
     Attributes:
-        role: Which party it is.
+        seconds: Wall-clock time; of both parties the slower.
+        server_bytes: Payload that the server sent.
+        client_bytes: Payload that the client sent.
+        dealer_bytes: Payload that a dealer sent to both, or a trusted first party would have to.
+        rounds: Exchanges that wait for the other party.
+        comparisons: Gates that were computed.
+        products: Products of two hidden numbers at activations; those within linear layers are not counted.
+    """
+
+    seconds: float = 0.0
+    server_bytes: int = 0
+    client_bytes: int = 0
+    dealer_bytes: int = 0
+    rounds: int = 0
+    comparisons: int = 0
+    products: int = 0
+
+    def __add__(self, other: "Part") -> "Part":
+        """One after the other."""
+        return Part(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def beside(self, other: "Part") -> "Part":
+        """The same work as both parties saw it: bytes add up, everything else was seen by both."""
+        sent = ("server_bytes", "client_bytes", "dealer_bytes")
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in vars(self)}
+        return Part(**{name: sum(pair) if name in sent else max(pair) for name, pair in pairs.items()})
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """One party's part of an inference.
+
+    Attributes:
+        role: The party.
         program: Whole for the server, an outline for everyone else.
-        addresses: Where each party can be reached by the others for this inference, as host:port.
+        addresses: Of every party for this inference, as host:port.
         images: The client's, (N, C, H, W), normalised as the network takes them; None for everyone else.
-        count: How many images there are, known to all.
-        tls: For engines that can; None on one machine.
-        options: What the engine offers to choose, such as {"provider": "ttp"} of crypten.
-        pool: This party's folder of what was dealt beforehand, for engines that have such.
-        token: What a client shows first to a server that gives each session a port.
+        count: Number of images, known to all.
+        tls: Certificates, for engines that encrypt; None on one machine.
+        options: The engine's public options, the same for all parties, such as {"provider": "ttp"} of crypten.
+        extras: This party's own values that only its engine knows, such as the pool and the token of gateshare.
     """
 
     role: Role
     program: Program
     addresses: Mapping[Role, str]
-    images: Tensor | None
+    images: Tensor | None = None
     count: int
     tls: Tls | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-    pool: Path | None = None
-    token: bytes = b""
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One party's result of a task.
+
+    Attributes:
+        logits: The client's; None for everyone else.
+        layers: By number of the operation, with the bytes that this party sent.
+        offline: Work that can be done before the images are there.
+        session: Work that is done once and serves all further images.
+        seconds: From the images to the logits, without offline and session.
+    """
+
+    logits: Tensor | None
+    layers: Mapping[int, Part]
+    offline: Part = field(default_factory=Part)
+    session: Part = field(default_factory=Part)
+    seconds: float = 0.0
 
 
 class Session(Protocol):
-    """The server's part for one client, to be done in a thread.
+    """The server's part for one client, run in a thread.
 
     Attributes:
-        address: Where the client finds it.
-        token: What the client has to show there.
+        address: Address for the client.
+        token: Secret that the client presents there.
     """
 
     address: str
     token: bytes
 
     def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
-        """Do it; `ready` is called once the parties are connected."""
+        """Do the server's part; `ready` is called once the parties are connected."""
 
     def cut(self) -> None:
-        """From another thread: whatever it waits for fails."""
+        """From another thread: make whatever it waits for fail."""
 
     def close(self) -> None:
-        """Hang up; after `answer`, and after what it gave or raised was told."""
+        """Hang up; after `answer`, once its result or its error has been reported."""
 
 
 class Host(Protocol):
-    """A model's owner that works for many clients at once."""
+    """The server's side of an engine that answers many clients at once."""
 
     def session(self, host: str) -> Session:
-        """Begin to listen, on an address of this machine, for one client."""
+        """Begin to listen for one client on an address of this machine."""
+
+
+class Preprocessing(Protocol):
+    """The offline phase by a dealer, in advance: correlated randomness in pools on disk, one for each party.
+
+    Attributes:
+        options: The engine's options where parties use pools.
+    """
+
+    options: Mapping[str, str]
+
+    def write_outline(self, path: Path, program: Program, samples: Tensor | None) -> None:
+        """Write the public description of a network that a dealer works from.
+
+        Args:
+            path: File to write.
+            program: The network, with its hidden numbers.
+            samples: Images to calibrate on; None for synthetic ones.
+
+        Raises:
+            UnsupportedModelError: The network does something that the engine cannot do.
+            EngineError: The file cannot be written.
+        """
+
+    def deal(self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]) -> int:
+        """Write the pools of a server and its clients.
+
+        Args:
+            outline: File of `write_outline`.
+            folder: Folder for the pools.
+            images: Number of images for each client.
+            clients: Number of clients.
+            told: Called after each lot with how many there are, and of how many.
+
+        Returns:
+            Lots of each client beyond one per image, as some turn out to be unusable.
+
+        Raises:
+            EngineError: The outline cannot be read, or the pools cannot be written.
+        """
+
+    def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
+        """Refuse a folder that is no pool of this party.
+
+        Raises:
+            EngineError: Says what it is.
+        """
 
 
 class Engine(Protocol):
-    """One way to run a program between parties. An engine's module has one as `ENGINE`; importing it is cheap.
+    """One way to run a program between parties, listed in `ENGINES` of its module, whose import is cheap.
 
     Attributes:
         name: As on the command line.
@@ -98,6 +220,10 @@ class Engine(Protocol):
     encrypts: bool
     delays: float
 
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """The offline phase in advance, where the engine has one."""
+
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
         """The parties that it needs, the server first."""
 
@@ -113,7 +239,7 @@ class Engine(Protocol):
         """Do one party's part, from connecting to the end; `ready` is called once the parties are connected."""
 
     def host(self, program: Program, pool: Path | None) -> Host | None:
-        """What answers many clients at once with a pool; None where they have to take turns.
+        """A host that answers many clients at once with a pool; None where clients take turns.
 
         Raises:
             EngineError: Nobody could be answered.
@@ -132,12 +258,12 @@ _MODULES = {
 
 
 def engine_names() -> tuple[str, ...]:
-    """All engines, installed or not."""
+    """Names of all engines, installed or not."""
     return tuple(_MODULES)
 
 
 def find_engine(name: str) -> Engine:
-    """The engine of a name, whether its packages are installed or not.
+    """Look up an engine by name, whether its packages are installed or not.
 
     Raises:
         EngineError: There is none.

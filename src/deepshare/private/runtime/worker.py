@@ -4,41 +4,33 @@ import os
 import pickle
 import sys
 import threading
-import traceback
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any
 
-from deepshare.errors import DeepShareError, reason
-from deepshare.private.runtime.engine import Task, find_engine
+from deepshare.private.runtime.engine import Outcome, Task, find_engine
+from deepshare.private.runtime.party import attempt
 
 
 def main() -> None:
-    """Do what the parent asks; everything that libraries print goes to stderr."""
+    """Do the parent's task; everything that libraries print goes to stderr."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     name, task = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        _answer(answers, "done", _run(name, task, answers))
-    except DeepShareError as error:
-        _answer(answers, "refused", str(error))
-    except ConnectionError as error:
-        _answer(answers, "lost", f"{type(error).__name__}: {reason(error)}")
-    except Exception as error:
-        traceback.print_exc()
-        _answer(answers, "failed", f"{type(error).__name__}: {reason(error)}")
+
+    def tell(kind: str, value: Any) -> None:
+        pickle.dump((kind, value), answers)
+        answers.flush()
+
+    attempt(lambda ready: _run(name, task, ready), tell)
     os._exit(0)  # libraries that wait for their peers at exit would wait for ever
 
 
-def _run(name: str, task: Task, answers: BinaryIO) -> Any:
+def _run(name: str, task: Task, ready: Callable[[], None]) -> Outcome:
     import torch
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    return find_engine(name).run(task, lambda: _answer(answers, "ready", None))
-
-
-def _answer(answers: BinaryIO, kind: str, value: Any) -> None:
-    pickle.dump((kind, value), answers)
-    answers.flush()
+    return find_engine(name).run(task, ready)
 
 
 def _end_with_parent() -> None:

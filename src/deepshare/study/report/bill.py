@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from deepshare.private.cost import LAN, WAN, seconds_on
+from deepshare.private.cost import LAN, WAN, Cost, seconds_on
 from deepshare.private.ir.program import ACTIVATIONS
-from deepshare.private.result import Cost
 from deepshare.private.runtime.engine import find_engine
 from deepshare.study.report.budget import bar
 from deepshare.study.report.cost import ENGINE, Predicted, sent

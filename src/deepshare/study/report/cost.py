@@ -14,12 +14,11 @@ from torch import nn
 
 from deepshare.errors import CheckpointError, UnsupportedModelError
 from deepshare.files import write_atomically
-from deepshare.private.cost import predict
+from deepshare.private.cost import Cost, Layer, predict
+from deepshare.private.formatting import cost_dict
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.result import Cost, Layer, Part
-from deepshare.private.runtime.engine import engine_names, find_engine
-from deepshare.private.show import cost_dict
+from deepshare.private.runtime.engine import Part, engine_names, find_engine
 from deepshare.training.build import build
 from deepshare.training.recipe.files import Recipe
 

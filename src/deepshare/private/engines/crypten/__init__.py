@@ -14,8 +14,7 @@ from deepshare.private.engines.crypten import predict
 from deepshare.private.engines.crypten.fixed import LIMIT
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.range_checks import check_numbers
-from deepshare.private.result import Outcome, Part
-from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.engine import Outcome, Part, Role, Task
 
 
 class Crypten:
@@ -31,6 +30,7 @@ class Crypten:
     packages = ("crypten", "omegaconf", "antlr4", "yaml", "onnx")
     install = "pip install --no-deps crypten==0.4.1 && pip install omegaconf antlr4-python3-runtime==4.9.3 pyyaml onnx"
     encrypts = False
+    preprocessing = None
     delays = 2.0  # gloo asks before it sends
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:

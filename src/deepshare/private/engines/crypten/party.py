@@ -29,8 +29,7 @@ from deepshare.private.ir.program import (
     SharedActivation,
 )
 from deepshare.private.ir.range_checks import check_images_below
-from deepshare.private.result import Outcome, Part
-from deepshare.private.runtime.engine import Task
+from deepshare.private.runtime.engine import Outcome, Part, Task
 
 _STEPS: dict[type[Operation], type[Step]] = {
     Convolution: Product,

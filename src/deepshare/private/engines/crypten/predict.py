@@ -13,7 +13,7 @@ from deepshare.private.ir.program import (
     Program,
     SharedActivation,
 )
-from deepshare.private.result import Part
+from deepshare.private.runtime.engine import Part
 
 
 def online(program: Program, images: int) -> dict[int, Part]:

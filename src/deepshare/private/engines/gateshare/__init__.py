@@ -2,10 +2,38 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
 
 from deepshare.private.ir.program import Program
-from deepshare.private.result import Outcome, Part
-from deepshare.private.runtime.engine import Host, Role, Task
+from deepshare.private.runtime.engine import Host, Outcome, Part, Role, Task
+
+
+class DealerPools:
+    """The dealer's part in advance; see `runtime.engine.Preprocessing`."""
+
+    options: Mapping[str, str] = {"dealer": "pool"}
+
+    def write_outline(self, path: Path, program: Program, samples: Tensor | None) -> None:
+        """Write the outline and the number format of a network."""
+        from deepshare.private.engines.gateshare.preprocessing import network_file
+
+        network_file.write(path, program, samples)
+
+    def deal(self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]) -> int:
+        """Write lots for some images of each client, and a few to spare."""
+        from deepshare.private.engines.gateshare.preprocessing import network_file
+        from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
+
+        program, numbers = network_file.read(outline)
+        return write_pools(folder, program, numbers, images, told, clients)
+
+    def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
+        """Refuse a folder that is no finished pool of this party."""
+        from deepshare.private.engines.gateshare.preprocessing.pool import check_party
+
+        check_party(folder, role)
 
 
 class Gateshare:
@@ -21,6 +49,7 @@ class Gateshare:
     install = "pip install cryptography websockets"
     encrypts = True
     delays = 2.0
+    preprocessing = DealerPools()
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
         """All three, or two where both have a pool."""

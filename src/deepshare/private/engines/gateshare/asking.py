@@ -12,7 +12,7 @@ from deepshare.private.engines.gateshare.metering import Layers, Meter
 from deepshare.private.engines.gateshare.preprocessing.sources import ForClient
 from deepshare.private.engines.gateshare.transport import frames
 from deepshare.private.engines.gateshare.transport.channel import Channel
-from deepshare.private.result import Outcome, Part
+from deepshare.private.runtime.engine import Outcome, Part
 
 
 class Asking:

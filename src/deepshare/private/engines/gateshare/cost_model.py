@@ -12,7 +12,7 @@ from deepshare.private.engines.gateshare.preprocessing.lot import ahead_shapes, 
 from deepshare.private.engines.gateshare.schedule import Gate, Opening, Schedule, Square, Step, Take
 from deepshare.private.engines.gateshare.weights import session_shapes
 from deepshare.private.ir.program import Program
-from deepshare.private.result import Part
+from deepshare.private.runtime.engine import Part
 
 WORD = 8
 # What a party may hold for one inference, if one image does not need more; more images are several inferences, one

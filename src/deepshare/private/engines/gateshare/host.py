@@ -21,8 +21,7 @@ from deepshare.private.engines.gateshare.serving import serve
 from deepshare.private.engines.gateshare.transport.channel import Polite
 from deepshare.private.engines.gateshare.transport.token_listener import Door
 from deepshare.private.ir.program import Program
-from deepshare.private.result import Outcome
-from deepshare.private.runtime.engine import Task
+from deepshare.private.runtime.engine import Outcome, Task
 
 # Cores for each turn: products of limbs of one image hardly gain from more. torch's own have one thread, so that there
 # is a turn for each core.

@@ -28,8 +28,7 @@ from deepshare.private.engines.gateshare.serving import serve
 from deepshare.private.engines.gateshare.support import has_pool
 from deepshare.private.engines.gateshare.transport import frames
 from deepshare.private.engines.gateshare.transport.channel import Channel, accept, connect, listen
-from deepshare.private.result import Outcome
-from deepshare.private.runtime.engine import Task
+from deepshare.private.runtime.engine import Outcome, Task
 
 
 def run(task: Task, ready: Callable[[], None]) -> Outcome:
@@ -53,7 +52,9 @@ def _ask(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     if task.images is None:
         raise AssertionError("a client has images")
     origin = _origin(task, stack, "client")
-    server = stack.enter_context(closing(connect(task.addresses["server"], "server", task.tls, task.token)))
+    server = stack.enter_context(
+        closing(connect(task.addresses["server"], "server", task.tls, task.extras.get("token", b"")))
+    )
     ready()
     meter = Meter([server], "client_bytes")
     offer = server.hear()
@@ -73,8 +74,8 @@ def _ask(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
 
 def _origin(task: Task, stack: ExitStack, party: Party) -> Origin:
     """Where lots come from: the party's pool, or a connection to the dealer."""
-    if task.pool is not None:
-        return Pool(task.pool, party, task.program)
+    if (pool := task.extras.get("pool")) is not None:
+        return Pool(pool, party, task.program)
     if has_pool(task.options):
         raise EngineError("the server uses what was dealt beforehand: give your pool of the same dealing with --pool")
     dealer = stack.enter_context(closing(connect(task.addresses["dealer"], "dealer", task.tls)))

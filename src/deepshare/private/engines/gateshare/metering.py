@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from deepshare.private.engines.gateshare.schedule import Gate, Square, Step
-from deepshare.private.result import Part
+from deepshare.private.runtime.engine import Part
 
 
 class Counting(Protocol):

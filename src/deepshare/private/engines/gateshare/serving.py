@@ -14,7 +14,7 @@ from deepshare.private.engines.gateshare.preprocessing.sources import ForServer
 from deepshare.private.engines.gateshare.server import Rows, Server
 from deepshare.private.engines.gateshare.transport import frames
 from deepshare.private.engines.gateshare.transport.channel import Channel
-from deepshare.private.result import Outcome, Part
+from deepshare.private.runtime.engine import Outcome, Part
 
 
 def serve(

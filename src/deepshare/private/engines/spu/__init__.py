@@ -15,8 +15,7 @@ from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.spu.protocol import CHEETAH, LIMIT, SEMI2K, Protocol
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.range_checks import check_numbers
-from deepshare.private.result import Outcome, Part
-from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.engine import Outcome, Part, Role, Task
 
 
 class Spu:
@@ -31,6 +30,7 @@ class Spu:
     packages = ("spu", "jax")
     install = "pip install 'deepshare[spu]'"
     encrypts = True
+    preprocessing = None
     delays = 1.0  # sends do not wait
 
     def __init__(self, name: str, protocol: Protocol, trust: str) -> None:

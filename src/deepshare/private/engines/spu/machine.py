@@ -12,7 +12,7 @@ from spu.utils import frontend
 from deepshare.errors import EngineError
 from deepshare.private.engines.spu.meter import Meter
 from deepshare.private.engines.spu.protocol import FRACTION_BITS, Protocol
-from deepshare.private.result import Part
+from deepshare.private.runtime.engine import Part
 
 SERVER, CLIENT = 0, 1
 _SECRET = libspu.Visibility.VIS_SECRET

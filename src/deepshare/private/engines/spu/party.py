@@ -22,8 +22,7 @@ from deepshare.private.engines.spu.meter import Meter, comparisons
 from deepshare.private.engines.spu.protocol import LIMIT, Protocol
 from deepshare.private.engines.spu.steps import Gated, Gates, Share, Step
 from deepshare.private.ir.range_checks import check_images_below
-from deepshare.private.result import Outcome, Part
-from deepshare.private.runtime.engine import Task
+from deepshare.private.runtime.engine import Outcome, Part, Task
 
 # CHEETAH gives each processor so many elements of a comparison, and makes its keys when it first needs them.
 _TILE = 2048

@@ -25,7 +25,7 @@ from deepshare.private.engines.spu.steps import (
     sums_only,
 )
 from deepshare.private.ir.program import Program
-from deepshare.private.result import Part
+from deepshare.private.runtime.engine import Part
 
 # The meta data of a share beside its numbers.
 _LABEL = 40

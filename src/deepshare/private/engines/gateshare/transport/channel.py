@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.remote.handshake import client_context, server_context
 from deepshare.private.runtime.engine import Role, Tls
 
 # Session, number of the frame in its direction, step, bytes that follow.
@@ -223,7 +222,7 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
     Raises:
         EngineError: Nobody came, or someone without a certificate.
     """
-    context = None if tls is None else server_context(tls)
+    context = None if tls is None else tls.server_context()
     try:
         connection, _ = listener.accept()
         connection.settimeout(CONNECT_SECONDS)
@@ -246,7 +245,7 @@ def connect(address: str, peer: Role, tls: Tls | None, token: bytes = b"") -> Ch
         try:
             connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
             if tls is not None:
-                connection = client_context(tls).wrap_socket(connection, server_hostname=host)
+                connection = tls.client_context().wrap_socket(connection, server_hostname=host)
             connection.sendall(token)
             return Channel(connection, peer)
         except ConnectionRefusedError as error:

@@ -10,7 +10,6 @@ from queue import Empty, Queue
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.transport.channel import CONNECT_SECONDS, listen
-from deepshare.private.remote.handshake import server_context
 from deepshare.private.runtime.engine import Tls
 
 _TOKEN_BYTES = 16
@@ -41,7 +40,7 @@ class Door:
         Raises:
             EngineError: It did not come, or this was cut.
         """
-        context = None if tls is None else server_context(tls)
+        context = None if tls is None else tls.server_context()
         threading.Thread(target=self._listen, args=(context,), daemon=True).start()
         with suppress(Empty):
             found = self._found.get(timeout=CONNECT_SECONDS)
