@@ -9,6 +9,7 @@ import torch
 
 from deepshare.data import load
 from deepshare.data.cifar import read_pickle
+from deepshare.data.images import ImageSet, resized
 from deepshare.errors import DataError
 from tests.data.layouts import tensor
 
@@ -121,3 +122,24 @@ def test_real_cifar100(real_data: Callable[[str], Path]) -> None:
         assert (weights * (values - mean) ** 2).sum().sqrt().item() == pytest.approx(
             splits.train.std[channel], abs=2e-4
         )
+
+
+def test_images_are_scaled_in_all_parts_alike(cifar100_dir: Path) -> None:
+    whole, half = (load("cifar100", cifar100_dir, validation=20, image_size=size) for size in (32, 16))
+    assert torch.equal(tensor(whole.train.images), tensor(load("cifar100", cifar100_dir, validation=20).train.images))
+    for part in ("train", "validation", "test"):
+        large, small = (getattr(splits, part) for splits in (whole, half))
+        assert tensor(small.images).shape == (len(large), 3, 16, 16)
+        assert tensor(small.images).dtype == torch.uint8
+        assert torch.equal(tensor(small.labels), tensor(large.labels))
+        assert (tensor(small.images).float().mean() - tensor(large.images).float().mean()).abs() < 0.5
+    assert whole.test.checksum() != half.test.checksum()
+    assert tensor(load("cifar100", cifar100_dir, image_size=(8, 16)).test.images).shape[2:] == (8, 16)
+
+
+def test_scaling_smooths_instead_of_leaving_pixels_out() -> None:
+    pixels = torch.zeros(5000, 1, 4, 4, dtype=torch.uint8)
+    pixels[:, :, ::2] = 200  # every other row
+    small = resized(ImageSet("rows", pixels, torch.zeros(5000).long(), ("a",), (0.5,), (0.5,)), (2, 2))
+    assert tensor(small.images).shape == (5000, 1, 2, 2)
+    assert tensor(small.images).float().sub(100).abs().max() < 30

@@ -6,8 +6,8 @@ from pathlib import Path
 from deepshare.data.cifar import CIFAR10, CIFAR100, load_cifar
 from deepshare.data.digits import load_digits
 from deepshare.data.folder import load_folder
-from deepshare.data.images import ImageSet, Splits, cut
-from deepshare.data.pictures import Size
+from deepshare.data.images import ImageSet, Splits, cut, resized
+from deepshare.data.pictures import Size, height_and_width
 from deepshare.data.segmentation import load_ade20k, load_camvid
 from deepshare.data.tiny_imagenet import load_tiny_imagenet
 from deepshare.errors import DataError
@@ -42,7 +42,8 @@ def load(
         seed: Of what is cut for validation and of the subset.
         download: Whether to fetch a data set that is not there.
         subset: Keep only so many of the training images, of every class its share.
-        image_size: For `folder:` only: what pictures are scaled and cut to.
+        image_size: What images are scaled to, for CIFAR, and what pictures are scaled and cut to, for `folder:`; no
+            other data set has a use for it.
     """
     folder = Path(data_dir).expanduser() if data_dir else default_data_dir()
     train, held, test = _parts(name, folder, download, image_size)
@@ -69,6 +70,8 @@ def _parts(
             train, test = load_digits()
         case "cifar10" | "cifar100":
             train, test = load_cifar(CIFAR10 if kind == "cifar10" else CIFAR100, data_dir, download)
+            if image_size:
+                train, test = (resized(part, height_and_width(image_size)) for part in (train, test))
         case "tiny-imagenet":
             train, test = load_tiny_imagenet(data_dir, download)
         case "ade20k":

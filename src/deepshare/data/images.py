@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from deepshare.errors import DataError
+
+SCALED_AT_ONCE = 4096  # images, as numbers take four times the memory of pixels
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,17 @@ class Splits:
     train: ImageSet
     validation: ImageSet
     test: ImageSet
+
+
+def resized(whole: ImageSet, size: tuple[int, int]) -> ImageSet:
+    """Scale the images of a set in memory to a height and a width, smoothed before they shrink."""
+    if not isinstance(whole.images, Tensor) or whole.images.shape[2:] == size or not len(whole):
+        return whole
+    scaled = [
+        F.interpolate(part.float(), size, mode="bilinear", antialias=True).round_().clamp_(0, 255).byte()
+        for part in whole.images.split(SCALED_AT_ONCE)
+    ]
+    return replace(whole, images=torch.cat(scaled))
 
 
 def check_labels(labels: Tensor, classes: int, ignore: int | None, name: str) -> None:
