@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.methods.deepshare import DeepShare
-from deepshare.methods.square import CurvedReLU, curve, curved_relus
+from deepshare.methods.square import CurvedReLU, curve, curved_relus, fading
 from deepshare.private.cost import predict
 from deepshare.private.ir import reference
 from deepshare.private.ir.trace import translate
 from deepshare.private.run_folder import check_plan
 from deepshare.private.runtime.engine import Part
 from deepshare.sharing.convert import count_gates, share, site_gates
-from deepshare.sharing.gates import SharedReLU, by_site
+from deepshare.sharing.gates import SharedReLU, by_site, shared_relus
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import plan
 from deepshare.training.shared_models import plan_of, unshared
@@ -154,3 +154,35 @@ def test_gates_are_counted_at_the_site_and_not_at_what_is_within_it() -> None:
     assert site_gates(share(model, made), SIZE) == site_gates(curved(model), SIZE) == leaders
     assert site_gates(curved_in_place(InPlace()), SIZE) == {"activation": 16}
     assert site_gates(model, SIZE) == {"1": 64, "3": 64}
+
+
+def test_a_relu_fades_into_shared_gates_as_it_does_into_squares() -> None:
+    model, x = network(), torch.randn(2, *SIZE)
+    made = DeepShare(plan(model, SIZE, 32), fade=4)
+    shared = made.convert(model)
+    assert list(shared.state_dict()) == list(share(model, made.plan).state_dict())  # no key of its own
+    made.start_epoch(shared, "gelu", 0, 5)
+    site = next(shared_relus(shared))
+    assert made.measures(shared)["own_relu"] == site.own == 0.5625
+    maps = torch.randn(2, 4, 4, 4)
+    with torch.no_grad():
+        faded = site(maps)
+        site.own = 0.0
+        torch.testing.assert_close(faded, torch.lerp(site(maps), F.relu(maps), 0.5625))
+    made.start_epoch(shared, "finetune", 0, 1)
+    assert torch.equal(shared(x), share(model, made.plan)(x))
+    assert [type(site) for site in fading(curved(model))] == [CurvedReLU] * 2  # and not the gates within
+
+
+def test_alpha_and_beta_may_be_spared_weight_decay() -> None:
+    model = network()
+    made = DeepShare(plan(model, SIZE, 32), decay_affine=False)
+    shared = made.convert(model)
+    optimiser = made.optimiser(shared, lr=0.1, momentum=0.9, weight_decay=0.5)
+    decays = {id(value): group["weight_decay"] for group in optimiser.param_groups for value in group["params"]}
+    found = {name: decays[id(value)] for name, value in shared.named_parameters()}
+    assert len(decays) == len(found)
+    assert {name for name, decay in found.items() if decay == 0} == {"1.alpha", "1.beta", "3.alpha", "3.beta"}
+    assert {decay for name, decay in found.items() if name.endswith(("weight", "bias"))} == {0.5}
+    (whole,) = replace(made, decay_affine=True).optimiser(shared, lr=0.1, momentum=0.9, weight_decay=0.5).param_groups
+    assert whole["params"] == list(shared.parameters())

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from deepshare.errors import BudgetError, RecipeError
+from deepshare.methods.square import fading
 from deepshare.private.ir.trace import translate
 from deepshare.private.run_folder import check_plan
 from deepshare.sharing.convert import count_gates
@@ -21,6 +23,7 @@ from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.recipe.catalog import record
 from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.trainer import Training
 from tests.training.conftest import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
@@ -45,6 +48,10 @@ VARIANTS: dict[str, dict[str, object]] = {
     "sensitivity": PILOT,
     "fitted": {"method.start": "fitted", "method.initial": "plain"},
     "squares": {"method.square": True, "method.fade": 2, "method.start": "fitted", "method.initial": "plain"},
+    "faded": {"method.fade": 2, "method.start": "fitted", "method.initial": "plain"},
+    "hard": {"method.soft": False},
+    "no decay": {"method.decay_affine": False, "gelu.weight_decay": 0.1},
+    "per block": {"budget.per_block": True},
     "taught": {"distillation.after_gelu": "teacher"},
     "all": {"method.mapping": "learned", "budget.leader": "data", "method.switch_by": "sharpness", **PILOT},
 }
@@ -87,7 +94,7 @@ def test_the_network_is_rebuilt_from_the_folder_alone(finished: tuple[str, Path]
     assert torch.equal(load(folder)(images), again(images))
 
 
-@pytest.mark.parametrize("finished", ["learned pi", "squares", "all"], indirect=True)
+@pytest.mark.parametrize("finished", ["learned pi", "squares", "faded", "no decay", "all"], indirect=True)
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     finished: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +215,18 @@ def test_sites_before_the_preferred_one_become_linear(tmp_path: Path) -> None:
             "it needs [plain] or model.weights",
         ),
         ({"method.switch_by": "patience"}, "method.switch_by"),
-        ({"method.fade": 1}, "needs method.square = true"),
+        (
+            {"method.fade": 1, "method.name": "trimmed", "method.affine": False, "budget.layer_sharing": False},
+            "method.fade leads from ReLUs to shared gates: it is for the method deepshare",
+        ),
+        ({"method.soft": False, "gelu": None, "switch": None}, "method.soft = false is for [gelu] and [switch]"),
+        ({"method.soft": False, "method.switch_by": "sharpness"}, "take it or method.soft = false away"),
+        ({"method.soft": False, "method.sharpness": 2.0}, "take it or method.soft = false away"),
+        ({"method.soft": False, "method.mapping": "learned"}, "take it or method.soft = false away"),
+        ({"method.decay_affine": False, "method.affine": False}, "here they are not learned: take it away"),
+        ({"method.decay_affine": False}, "here none has any: take it away"),
+        ({"budget.per_block": True, "budget.layer_sharing": False}, "here none do: take it away"),
+        ({"budget.per_block": True, "budget.max_group": 1}, "here none do: take it away"),
         ({"method.fade": 3, "method.square": True}, "fade is 3 and [gelu] has 2 epochs"),
         (
             {"method.square": True, "method.name": "trimmed", "method.affine": False, "budget.layer_sharing": False},
@@ -239,6 +257,41 @@ def test_a_budget_that_cannot_be_met_is_refused_before_anything_is_trained(name:
     with pytest.raises(BudgetError, match="below the minimum"):
         fit(recipe=recipe(name, **{"budget.gates": 5}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("finished", ["hard"], indirect=True)
+def test_without_soft_gates_every_epoch_is_hard(finished: tuple[str, Path]) -> None:
+    assert [line["hard_share"] for line in lines(finished[1])] == [1.0] * 5
+
+
+@pytest.mark.parametrize("finished", ["faded", "squares"], indirect=True)
+def test_the_share_of_the_own_relu_is_the_same_with_and_without_squares(finished: tuple[str, Path]) -> None:
+    assert [line["own_relu"] for line in lines(finished[1])] == [0.25, 0.0, 0.0, 0.0, 0.0]
+    assert all(site.own == 0 for site in fading(load(finished[1])))
+
+
+def test_what_a_faded_gelu_phase_ended_with_teaches_without_own_relus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[tuple[str, float]] = []
+    teacher_of = Training._teacher
+
+    def watched(training: Training, name: str) -> nn.Module | None:
+        teacher = teacher_of(training, name)
+        if teacher is not None and name != "gelu":
+            seen.append((name, next(fading(teacher)).own))
+        return teacher
+
+    monkeypatch.setattr(Training, "_teacher", watched)
+    fit(recipe=recipe("faded"), out=tmp_path / "run")
+    assert seen == [("switch", 0.0), ("finetune", 0.0)]
+
+
+@pytest.mark.parametrize("finished", ["per block"], indirect=True)
+def test_layers_share_within_a_block_only(finished: tuple[str, Path]) -> None:
+    plan = Plan.load(finished[1] / "plan.json")
+    assert [len(group.sites) for group in plan.groups] == [2, 2, 2, 2]
+    assert all(len({site.block for site in group.sites}) == 1 for group in plan.groups)
 
 
 def test_a_dry_run_goes_through_all_phases(tmp_path: Path) -> None:

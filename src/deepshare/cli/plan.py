@@ -69,6 +69,7 @@ def plan(
     limits = given(
         layer_sharing=False if no_layer_sharing else None,
         max_group=max_group,
+        per_block=per_block or None,
         patch=patch,
         first_site_only=first_site_only or None,
     )
@@ -80,7 +81,7 @@ def plan(
         find_engine(cost)
     from deepshare.training.allocation.published import divide
 
-    options = {**limits, **(options_of(chosen) if chosen else {}), "per_block": per_block}
+    options = {**limits, **(options_of(chosen) if chosen else {})}
     network = network_of(chosen) if chosen else build(model, relu6_to_relu=relu6_to_relu)
     if allocate == "snl" and chosen and run:
         feed = feed_of(chosen, data_dir, input_size)

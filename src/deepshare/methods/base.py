@@ -1,7 +1,7 @@
 """The interface of every method. The training loop is one and lives elsewhere; a method only says what is special."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -37,9 +37,14 @@ class Method:
         kind: Literal["sgd", "adam"] = "sgd",
     ) -> torch.optim.Optimizer:
         """Make the optimiser of a phase, over every parameter that the method trains; momentum is Adam's first beta."""
+        groups = self.parameter_groups(model)
         if kind == "adam":
-            return torch.optim.Adam(model.parameters(), lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
-        return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+            return torch.optim.Adam(groups, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
+        return torch.optim.SGD(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Every parameter that the method trains, with what is special to some of them."""
+        return [{"params": list(model.parameters())}]
 
     def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
         """Prepare the network for an epoch, counted from 0; called before every epoch, also after a resume."""

@@ -1,14 +1,14 @@
 """DeepShare as a method: gates shared as planned; soft, then switched, then hard."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from deepshare.methods.affine_fit import SAMPLES, fit, is_untrained
 from deepshare.methods.base import Images, Method
-from deepshare.methods.square import curve, curved_relus, own_share
+from deepshare.methods.square import curve, fading, own_share, set_own
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import (
     freeze_pi,
@@ -36,8 +36,10 @@ class DeepShare(Method):
         switch_by: Whether channel after channel gets the hard gate, or all soft gates become sharper until they are
             hard, which is not in the paper.
         square: Whether every site has a square beside its gates, which is not in the paper.
-        fade: Epochs in which a site's own ReLU fades, if there is a square.
+        fade: Epochs in which a site's own ReLU fades, which is not in the paper.
         fade_in: The phase that begins with them.
+        soft: Whether gates are soft before the switch; otherwise they are hard in all phases.
+        decay_affine: Whether weight decay reaches alpha and beta.
     """
 
     plan: Plan
@@ -49,6 +51,8 @@ class DeepShare(Method):
     square: bool = False
     fade: int = 0
     fade_in: str = "gelu"
+    soft: bool = True
+    decay_affine: bool = True
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Share the gates of a plain network."""
@@ -76,17 +80,26 @@ class DeepShare(Method):
         else:
             freeze_pi(model)
 
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Alpha and beta apart where they do not decay."""
+        affine = {id(value) for site in shared_relus(model) for value in (site.alpha, site.beta)}
+        if self.decay_affine or not affine:
+            return super().parameter_groups(model)
+        apart: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+        for value in model.parameters():
+            apart[id(value) in affine].append(value)
+        return [{"params": apart[0]}, {"params": apart[1], "weight_decay": 0.0}]
+
     def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
         """Soft gates in `pilot` and `gelu`, one more step in each epoch of `switch`, hard gates anywhere else."""
-        steps = {"pilot": 0.0, "gelu": 0.0, "switch": (epoch + 1) / epochs}
+        steps = {"pilot": 0.0, "gelu": 0.0, "switch": (epoch + 1) / epochs} if self.soft else {}
         progress = steps.get(phase, 1.0)
         if self.switch_by == "channels":
             set_progress(model, progress)
         else:
             set_progress(model, float(progress == 1))
             set_sharpness(model, sharpened(self.sharpness, progress))
-        for site in curved_relus(model):
-            site.own = own_share(epoch, self.fade) if phase == self.fade_in else 0.0
+        set_own(model, own_share(epoch, self.fade) if phase == self.fade_in else 0.0)
 
     def measures(self, model: nn.Module) -> dict[str, float]:
         """The share of channels with a hard gate, how sharp the others are and the share that moved, if they change."""
@@ -94,7 +107,7 @@ class DeepShare(Method):
         if self.switch_by == "sharpness" and found["hard_share"] < 1:
             found["sharpness"] = next(shared_relus(model)).sharpness
         if self.fade:
-            found["own_relu"] = next(curved_relus(model)).own
+            found["own_relu"] = next(fading(model)).own
         moved = moved_share(model)
         return found if moved is None else {**found, "moved": moved}
 

@@ -1,17 +1,17 @@
 """Shared gates with a square beside them, which is not in the paper: y = x (alpha gate + beta) + SCALE square x^2.
 
 A square costs a product of the private value with itself and no comparison. It bends what few gates leave straight, as
-AutoReP's quadratics do. Starting from a trained network, a site fades from its own ReLU to this.
+AutoReP's quadratics do. Starting from a trained network, a site may fade from its own ReLU to this, or to shared gates
+alone.
 """
 
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.sharing.activation import laid_out
-from deepshare.sharing.gates import Around, SharedReLU
+from deepshare.sharing.gates import Around, Fading, SharedReLU
 
 SCALE = 0.1  # as AutoReP's: an optimiser's step moves the square a tenth as far as alpha and beta
 
@@ -33,24 +33,19 @@ class Square(nn.Module):
         return SCALE * self.square
 
 
-class CurvedReLU(Around):
-    """One activation site: shared gates and a square.
-
-    Attributes:
-        own: The share of the site's own ReLU that is left; 0 but for training.
-    """
+class CurvedReLU(Around, Fading):
+    """One activation site: shared gates and a square."""
 
     activation: SharedReLU
 
     def __init__(self, activation: SharedReLU) -> None:
         super().__init__(activation)
         self.curve = Square(activation.channels)
-        self.own = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
         """Activate x."""
         y = self.curve(x) + self.activation(x)  # first the square: an engine can compute gates while it is on its way
-        return torch.lerp(y, F.relu(x), self.own) if self.own else y
+        return self.faded(y, x)
 
 
 def curve(model: nn.Module) -> None:
@@ -64,6 +59,18 @@ def curve(model: nn.Module) -> None:
 def curved_relus(model: nn.Module) -> Iterator[CurvedReLU]:
     """All sites with a square in a model."""
     return (module for module in model.modules() if isinstance(module, CurvedReLU))
+
+
+def set_own(model: nn.Module, share: float) -> None:
+    """Leave a share of its own ReLU to every site, of gates and square together."""
+    for site in fading(model):
+        site.own = share
+
+
+def fading(model: nn.Module) -> Iterator[Fading]:
+    """What stands at each site: shared gates, or a square and the gates within it."""
+    within = {site.activation for site in curved_relus(model)}
+    return (module for module in model.modules() if isinstance(module, Fading) and module not in within)
 
 
 def own_share(epoch: int, epochs: int) -> float:

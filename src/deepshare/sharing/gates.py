@@ -90,6 +90,20 @@ class GateModule(nn.Module):
     """A module whose own comparisons are gates; `count_gates` counts them where they happen."""
 
 
+class Fading(nn.Module):
+    """A module at a site that may still have a share of the ReLU that it stands for.
+
+    Attributes:
+        own: The share; 0 but for training.
+    """
+
+    own = 0.0
+
+    def faded(self, y: Tensor, x: Tensor) -> Tensor:
+        """What is between its output y and the ReLU of its input x."""
+        return torch.lerp(y, F.relu(x), self.own) if self.own else y
+
+
 class Around(nn.Module):
     """A module that stands at a site and has the site's activation within it."""
 
@@ -98,7 +112,7 @@ class Around(nn.Module):
         self.activation = activation
 
 
-class SharedReLU(GateModule):
+class SharedReLU(GateModule, Fading):
     """One activation site with shared gates; the drop-in for a ReLU.
 
     With prototypes = channels and the identity start it equals ReLU, and so does its gradient except at exactly zero,
@@ -167,10 +181,11 @@ class SharedReLU(GateModule):
             )
         gates = self._gates(x)
         if self.preference is not None:
-            return activate_assigned(x, gates, self._assigned(self.preference), self.alpha, self.beta)
+            y = activate_assigned(x, gates, self._assigned(self.preference), self.alpha, self.beta)
+            return self.faded(y, x)
         # Where both kinds travel, the soft gates come first and the hard ones after them.
         index = self.pi + self.shift if gates.shape[1] > self.prototypes else self.pi
-        return activate(x, gates, index, self.alpha, self.beta)
+        return self.faded(activate(x, gates, index, self.alpha, self.beta), x)
 
     def _gates(self, x: Tensor) -> Tensor:
         if self.position > 0:

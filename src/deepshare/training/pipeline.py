@@ -175,6 +175,8 @@ class Fitting:
             square=settings.square,
             fade=settings.fade,
             fade_in="gelu" if self.recipe.gelu else "finetune",
+            soft=settings.soft,
+            decay_affine=settings.decay_affine,
         )
 
     def _planned(self, base: nn.Module, shares: Mapping[str, float] | None, leaders: Sequence[str] = ()) -> Plan:

@@ -125,7 +125,8 @@ class Training:
         if itself and "gelu" in self.phases and name != "gelu":
             teacher = copy.deepcopy(self.model)
             self.method.form(teacher, "gelu")
-            self.method.start_epoch(teacher, "gelu", 0, 1)
+            epochs = self.phases["gelu"].epochs
+            self.method.start_epoch(teacher, "gelu", epochs - 1, epochs)  # as that phase ended, without its own ReLUs
             fill(teacher, read_weights(self.folder.soft)[0], self.folder.soft)
         if teacher is None:
             return None

@@ -218,8 +218,8 @@ class Recipe(Section):
             return 'method.start = "fitted" fits alpha and beta to a trained network: it needs method.initial = "plain"'
         if self.method.square and (self.method.name != "deepshare" or self.trimmed):
             return "method.square stands beside shared gates: it is for the method deepshare"
-        if self.method.fade and not self.method.square:
-            return "method.fade needs method.square = true"
+        if self.method.fade and (self.method.name != "deepshare" or self.trimmed):
+            return "method.fade leads from ReLUs to shared gates: it is for the method deepshare"
         first = self.gelu or self.finetune
         if self.method.fade and not (first and self.method.fade <= first.epochs):
             name, epochs = "gelu" if self.gelu else "finetune", first.epochs if first else 0
@@ -230,7 +230,32 @@ class Recipe(Section):
             return 'method.mapping = "learned" needs [gelu]: only soft gates can be chosen by their gradient'
         if self.method.mapping == "learned" and self.trimmed:
             return 'method.mapping = "learned" chooses for replicates, and without them there are none'
-        return self._pilot_problem() or self._leader_problem()
+        return self._hard_problem() or self._affine_problem() or self._pilot_problem() or self._leader_problem()
+
+    def _hard_problem(self) -> str | None:
+        method = self.method
+        if method.soft:
+            return None
+        if method.name not in SHARING or not self.gelu:
+            return "method.soft = false is for [gelu] and [switch], and without them gates are hard: take it away"
+        if method.switch_by == "sharpness":
+            return 'method.switch_by = "sharpness" makes soft gates sharper: take it or method.soft = false away'
+        if method.sharpness != 1:
+            return "method.sharpness is that of soft gates: take it or method.soft = false away"
+        if method.mapping == "learned":
+            return 'method.mapping = "learned" needs soft gates: take it or method.soft = false away'
+        return None
+
+    def _affine_problem(self) -> str | None:
+        """What is wrong with options of groups and of alpha and beta that would do nothing."""
+        if not self.method.decay_affine and (self.method.name not in SHARING or not self.method.affine):
+            return "method.decay_affine = false is for alpha and beta, and here they are not learned: take it away"
+        decays = any(phase.weight_decay for name, phase in self.phases.items() if name in RESULT_PHASES)
+        if not self.method.decay_affine and not decays:
+            return "method.decay_affine = false is for phases with weight_decay, and here none has any: take it away"
+        if self.budget and self.budget.per_block and (not self.budget.layer_sharing or self.budget.max_group == 1):
+            return "budget.per_block is for layers that share gates, and here none do: take it away"
+        return None
 
     def _pilot_problem(self) -> str | None:
         allocate = self.budget.allocate if self.budget else ""

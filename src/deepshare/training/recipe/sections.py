@@ -120,13 +120,14 @@ class Budget(Section):
     layer_sharing: bool = True
     max_group: Positive | None = None
     patch: Positive = 1  # side of the square patches whose neurons share a gate, too
+    per_block: bool = False  # layers share gates within a residual block only
     first_site_only: bool = False  # a group weighs what its first site weighs, not the sum of its sites
     leader: Literal["first", "data"] = "first"  # which site computes the gates of a group; data: see training.leaders
 
     @property
     def of_plan(self) -> dict[str, Any]:
         """What decides, beside the gates and their allocation, which sites share them."""
-        return self.model_dump(include={"layer_sharing", "max_group", "patch", "first_site_only"})
+        return self.model_dump(include={"layer_sharing", "max_group", "per_block", "patch", "first_site_only"})
 
 
 Start = Literal["identity", "uniform", "fitted"]
@@ -140,6 +141,8 @@ class Method(Section):
     ] = "deepshare"
     affine: bool = True
     start: Start | None = None  # of alpha and beta; None: see Recipe.start
+    decay_affine: bool = True  # weight decay reaches alpha and beta, too
+    soft: bool = True  # False: hard gates in [gelu] and [switch], too, with their rates and teachers
     sharpness: Rate = 1.0
     switch_by: Literal["channels", "sharpness"] = "channels"  # what grows in [switch]: hard channels, or sharpness
     square: bool = False  # x^2 times a learned number beside the gates of every channel; see methods.curved
