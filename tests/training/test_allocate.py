@@ -13,7 +13,7 @@ from deepshare.data.pictures import height_and_width
 from deepshare.errors import BudgetError
 from deepshare.sharing.plan import plan
 from deepshare.sharing.sites import Sites, find_sites
-from deepshare.training.allocation.published import of_first_sites, read_counts, senet_weights, weights
+from deepshare.training.allocation.published import of_first_sites, read_counts, shipped_weights, weights
 from deepshare.training.recipe.files import Recipe, load_recipe, names
 
 
@@ -31,25 +31,25 @@ COUNTS = [655, 655, 655, 721, 885, 1245, 1311, 1376, 1671, 2032, 2064, 2130, 229
 
 
 def test_resnet18_gets_the_counts_of_senet() -> None:
-    assert [round(weight) for weight in senet_weights(sites_of("resnet18", 32)).values()] == COUNTS
+    assert [round(weight) for weight in shipped_weights("senet", sites_of("resnet18", 32)).values()] == COUNTS
 
 
 def test_wide_resnet_gets_the_count_of_senet_without_the_last_relu() -> None:
-    total = sum(senet_weights(sites_of("wrn22-8", 32)).values())
+    total = sum(shipped_weights("senet", sites_of("wrn22-8", 32)).values())
     assert round(total + 0.57 * 512 * 8 * 8) == 239_436
 
 
 @pytest.mark.parametrize(("size", "width", "factor"), [(64, 64, 4), (32, 16, 0.25), (64, 16, 1)])
 def test_other_widths_and_sizes_keep_the_proportions(size: int, width: int, factor: float) -> None:
-    usual = senet_weights(sites_of("resnet18", 32))
-    assert senet_weights(sites_of("resnet18", size, width=width)) == pytest.approx(
+    usual = shipped_weights("senet", sites_of("resnet18", 32))
+    assert shipped_weights("senet", sites_of("resnet18", size, width=width)) == pytest.approx(
         {name: weight * factor for name, weight in usual.items()}
     )
 
 
 def test_a_network_without_densities_is_told_the_cure() -> None:
     with pytest.raises(BudgetError, match="allocate by pruning, which measures them, by uniform, by snl or by a file"):
-        senet_weights(sites_of("resnet18", 32, depth=10))
+        shipped_weights("senet", sites_of("resnet18", 32, depth=10))
 
 
 @pytest.mark.parametrize("allocate", ["pruning", "sensitivity"])
@@ -144,3 +144,13 @@ def test_the_budget_of_every_recipe_can_be_met(name: str) -> None:
         assert [group.prototypes for group in found.groups] == PROTOTYPES[name]
     if name.startswith("ade20k"):
         assert found.gates == 2_555_904  # the paper's, to the last gate
+
+
+def test_densities_of_snl_that_are_not_shipped_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = sites_of("resnet18", 32, width=16)
+    monkeypatch.setattr("deepshare.training.allocate.tomllib.loads", lambda text: {"senet": {}})
+    with pytest.raises(BudgetError, match="SNL's densities are known for no network yet: "):
+        weights("snl-densities", sites)
+    table = {site.name: 0.5 for site in sites}
+    monkeypatch.setattr("deepshare.training.allocate.tomllib.loads", lambda text: {"snl": {"resnet18": table}})
+    assert weights("snl-densities", sites) == {site.name: site.neurons / 2 for site in sites}

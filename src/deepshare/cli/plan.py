@@ -46,8 +46,8 @@ def plan(
 
     Args:
         budget: Gates to spend: a count such as 6000, or a share of all ReLUs such as 1.2%.
-        allocate: How the budget is divided: uniform, senet (densities for resnet18 and wrn22-8), snl, or a JSON file
-            with one count for each site, {"layer1.0.act1": 655, ...}.
+        allocate: How the budget is divided: uniform, senet or snl-densities (shipped for some networks), snl, or a
+            JSON file with one count for each site, {"layer1.0.act1": 655, ...}.
         no_layer_sharing: Share across channels only.
         max_group: At most so many sites share the gates of one.
         per_block: Share across layers only within a residual block.

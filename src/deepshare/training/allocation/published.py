@@ -16,14 +16,14 @@ from torch import nn
 from deepshare.errors import BudgetError
 from deepshare.sharing.plan import Plan, group_sites, plan
 from deepshare.sharing.sites import Site, find_sites
-from deepshare.training.recipe.sections import PILOTED
+from deepshare.training.recipe.sections import DENSITIES, PILOTED
 
 
 def weights(allocate: str, sites: Sequence[Site]) -> dict[str, float] | None:
     """Return the weights that an allocation other than SNL gives to the sites.
 
     Args:
-        allocate: `senet`, `uniform` or a JSON file of {site: count}.
+        allocate: One of `DENSITIES`, `uniform` or a JSON file of {site: count}.
         sites: The sites of the network.
 
     Returns:
@@ -39,24 +39,26 @@ def weights(allocate: str, sites: Sequence[Site]) -> dict[str, float] | None:
             f'{allocate} is measured in training: run deepshare train with budget.allocate = "{allocate}" and a '
             "[pilot], and give its pilot/weights.json here"
         )
-    return senet_weights(sites) if allocate == "senet" else read_counts(Path(allocate))
+    return shipped_weights(allocate, sites) if allocate in DENSITIES else read_counts(Path(allocate))
 
 
-def senet_weights(sites: Sequence[Site]) -> dict[str, float]:
-    """Return SENet's density times the neurons for every site of a ResNet-18 or WRN-22-8, of any width and image size.
+def shipped_weights(allocate: str, sites: Sequence[Site]) -> dict[str, float]:
+    """Return a method's density times the neurons for every site of a network, of any width and image size.
 
     Raises:
-        BudgetError: It is another network.
+        BudgetError: Its densities are not known for the network.
     """
+    title, key = DENSITIES[allocate]
     text = (resources.files("deepshare.training.allocation") / "densities.toml").read_text(encoding="utf-8")
+    networks = tomllib.loads(text).get(key, {})
     names = [site.name for site in sites]
-    for densities in tomllib.loads(text).values():
+    for densities in networks.values():
         if names == list(densities):
             return {site.name: densities[site.name] * site.neurons for site in sites}
-    known = "resnet18 and wrn22-8"
+    known = f"the sites of {' and '.join(networks)} only" if networks else "no network yet"
     raise BudgetError(
-        f"SENet's densities are known for the sites of {known} only: allocate by pruning, which measures them, by "
-        "uniform, by snl or by a file of counts"
+        f"{title}'s densities are known for {known}: allocate by pruning, which measures them, by uniform, by snl or "
+        "by a file of counts"
     )
 
 

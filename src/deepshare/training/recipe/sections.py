@@ -12,6 +12,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 Size = Positive | Annotated[tuple[Positive, Positive], Field(strict=False)]  # of a square, or height and width
 PILOTED = ("pruning", "sensitivity")  # allocations that [pilot] measures
 RENAMED = {"classes": "num_classes"}  # keys of [model] as older recipes and run folders have them
+DENSITIES = {"senet": ("SENet", "senet"), "snl-densities": ("SNL", "snl")}  # shipped: whose, and where in the file
 _SHARE = re.compile(r"\d+(\.\d+)?%")
 
 
@@ -24,8 +25,10 @@ def _gates(value: int | str) -> int | str:
 
 
 def _allocate(value: str) -> str:
-    if value not in ("senet", "snl", *PILOTED, "uniform") and not value.endswith(".json"):
-        expected = '"senet", "snl", "pruning", "sensitivity", "uniform" or a .json file of {site: count}'
+    if value not in (*DENSITIES, "snl", *PILOTED, "uniform") and not value.endswith(".json"):
+        expected = (
+            '"senet", "snl-densities", "snl", "pruning", "sensitivity", "uniform" or a .json file of {site: count}'
+        )
         raise ValueError(f"expected {expected}")
     return value
 
