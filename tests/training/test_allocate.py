@@ -148,9 +148,10 @@ def test_the_budget_of_every_recipe_can_be_met(name: str) -> None:
 
 def test_densities_of_snl_that_are_not_shipped_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     sites = sites_of("resnet18", 32, width=16)
-    monkeypatch.setattr("deepshare.training.allocate.tomllib.loads", lambda text: {"senet": {}})
+    monkeypatch.setattr("deepshare.training.allocation.published.tomllib.loads", lambda text: {"senet": {}})
     with pytest.raises(BudgetError, match="SNL's densities are known for no network yet: "):
         weights("snl-densities", sites)
     table = {site.name: 0.5 for site in sites}
-    monkeypatch.setattr("deepshare.training.allocate.tomllib.loads", lambda text: {"snl": {"resnet18": table}})
+    shipped = {"snl": {"resnet18": table}}
+    monkeypatch.setattr("deepshare.training.allocation.published.tomllib.loads", lambda text: shipped)
     assert weights("snl-densities", sites) == {site.name: site.neurons / 2 for site in sites}
