@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Cli
-from tests.study.conftest import train_tiny
-from tests.study.report_pages import parse
+from tests.study.report.parsed_page import parse
+from tests.study.tiny_runs import train_tiny
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Cli
-from tests.study.conftest import train_tiny
+from tests.study.tiny_runs import train_tiny
 
 
 @pytest.fixture(scope="module")

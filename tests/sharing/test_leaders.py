@@ -17,7 +17,7 @@ from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import SharedReLU
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import Plan
-from deepshare.study.report.network import picture
+from deepshare.study.report.plan_picture import plan_section
 
 SIZE = (3, 16, 16)
 LEADERS = ["layer1.0.act2", "layer3.1.act1"]
@@ -107,6 +107,6 @@ def test_private_inference_and_onnx_have_the_same_gates(network: nn.Module, plan
 
 
 def test_the_picture_shows_who_is_linear(plan: Plan) -> None:
-    drawn = "".join(picture(plan, {}).itertext())
+    drawn = "".join(plan_section(plan, {}).itertext())
     assert drawn.count("linear") == 3
     assert drawn.count("follows") == sum(len(group.followers) for group in plan.groups)

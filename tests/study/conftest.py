@@ -7,15 +7,8 @@ import torch
 
 from deepshare.training.api import fit
 from deepshare.training.recipe.files import load_recipe
-from tests.training.conftest import SMALL, small_recipe
-
-
-def train_tiny(factory: pytest.TempPathFactory) -> Path:
-    """Train a small network with shared gates and its teacher; gives the run folder."""
-    folder = factory.mktemp("studied") / "run"
-    with torch.random.fork_rng():
-        fit(recipe=small_recipe(), out=folder)
-    return folder
+from tests.study.tiny_runs import train_tiny
+from tests.training.conftest import SMALL
 
 
 @pytest.fixture(scope="session")

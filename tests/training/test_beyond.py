@@ -17,7 +17,7 @@ from deepshare.sharing.convert import count_gates
 from deepshare.sharing.gates import hard_share, shared_relus
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import Plan
-from deepshare.study.report.network import picture
+from deepshare.study.report.plan_picture import plan_section
 from deepshare.study.report.run import read
 from deepshare.training.api import fit
 from deepshare.training.build import load
@@ -132,7 +132,7 @@ def test_pi_is_learned_in_the_gelu_phase_and_stays_as_it_is(finished: tuple[str,
         assert leader.pi[: leader.prototypes].tolist() == list(range(leader.prototypes))
     shown = read(folder, "no images")
     assert list(shown.pi.values()) == [site.pi.tolist() for site in sites]
-    drawn = [node.text or "" for node in picture(Plan.load(folder / "plan.json"), shown.pi).iter("title")]
+    drawn = [node.text or "" for node in plan_section(Plan.load(folder / "plan.json"), shown.pi).iter("title")]
     name, pi = next(iter(shown.pi.items()))  # of a leader, whose prototype is none of its replicates
     assert f"{name}: gate {pi[-1]} serves {pi.count(pi[-1]) - 1} replicates" in drawn
 

@@ -17,16 +17,16 @@ def report(
     data_dir: Path | None = None,
     as_json: Json = False,
 ) -> None:
-    """Write one page about finished runs: a single HTML file that fetches nothing.
+    """Write one page about finished runs: a single self-contained HTML file.
 
-    It shows the score against the gates with the paper's points, the curves of
-    every phase, the plan as a picture of the network, where the gates are spent,
-    alpha over beta, the cost of private inference, and sample predictions;
-    several runs are shown side by side first.
+    Shows the score against the gates with the paper's results, training curves,
+    the plan as a picture of the network, the gate budget, alpha over beta, the
+    cost of private inference, and sample predictions. Several runs are first
+    shown side by side.
 
     Args:
         out: The HTML file.
-        data_dir: Where data sets are, for sample predictions.
+        data_dir: Folder of the data sets, for sample predictions.
     """
     check_writable(out)
     from deepshare.study.report import write

@@ -1,4 +1,4 @@
-"""`deepshare study`: what the paper measures and argues, measured again."""
+"""`deepshare study`: the paper's measurements and claims, reproduced."""
 
 import shlex
 import sys
@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from deepshare.cli.options import Json, check_writable
 from deepshare.errors import DeepShareError
 
-Run = Annotated[Path, Parameter(help="The folder of a finished run.")]
+RunDir = Annotated[Path, Parameter(help="The folder of a finished run.")]
 Out = Annotated[
     Path | None,
     Parameter(
@@ -23,7 +23,7 @@ Out = Annotated[
 
 study = App(
     name="study",
-    help="""Measure again what the paper measures and argues.
+    help="""Reproduce the paper's measurements and claims.
 
 Every study prints a table, or all its numbers with --json, and writes three
 files: the figure as SVG and as PNG, and the numbers as JSON.""",
@@ -32,15 +32,15 @@ files: the figure as SVG and as PNG, and the numbers as JSON.""",
 
 @study.command
 def xor(*, seeds: int = 64, epochs: int = 5_000, out: Path = Path("runs/xor"), as_json: Json = False) -> None:
-    """Train four kinds of networks with a single gate on the 2 x 2 checkerboard, and see how many of each solve it.
+    """Train four kinds of networks with a single gate on the 2 x 2 checkerboard, and count how many solve it.
 
     Writes the decision regions as xor.svg and xor.png, and all numbers as
-    xor.json. It takes some minutes. Section 5 of the paper.
+    xor.json. Takes some minutes. Section 5 of the paper.
 
     Args:
         seeds: Networks of each kind, all trained at once.
         epochs: Epochs of training.
-        out: Folder for the results; it is made if need be.
+        out: Folder for the results; created if missing.
     """
     from deepshare.study.xor.experiment import Settings, run
 
@@ -58,12 +58,12 @@ def xor(*, seeds: int = 64, epochs: int = 5_000, out: Path = Path("runs/xor"), a
 def boundaries(*, out: Path = Path("runs/boundaries"), as_json: Json = False) -> None:
     """Draw the boundaries that a network with one ReLU and any linear neurons can have; none is the checkerboard.
 
-    Writes boundaries.svg, boundaries.png and boundaries.json. It is the
-    corollary of the paper's supplement; what a network with one shared gate
-    can do is seen with deepshare study xor.
+    Writes boundaries.svg, boundaries.png and boundaries.json. Corollary in the
+    paper's supplement; see deepshare study xor for networks with one shared
+    gate.
 
     Args:
-        out: Folder for the results; it is made if need be.
+        out: Folder for the results; created if missing.
     """
     prepare(out, "boundaries")
     from deepshare.study.boundary.figure import as_table, save
@@ -74,15 +74,14 @@ def boundaries(*, out: Path = Path("runs/boundaries"), as_json: Json = False) ->
 
 @study.command
 def published(*, out: Path = Path("runs/published"), as_json: Json = False) -> None:
-    """Draw the paper's tables of methods: accuracy over gates, for every network and data set that they have.
+    """Draw the paper's tables of methods: accuracy over gates, for each of its networks and data sets.
 
-    Finished runs of the same networks with this code are drawn beside them,
-    as deepshare recipes lists them. Writes published.svg, published.png and
-    published.json. Networks of another size, as in deepshare compare, have
-    plots of their own.
+    Includes finished runs of the same networks, as listed by deepshare recipes.
+    Writes published.svg, published.png and published.json. Networks of another
+    size, as in deepshare compare, have plots of their own.
 
     Args:
-        out: Folder for the results; it is made if need be.
+        out: Folder for the results; created if missing.
     """
     prepare(out, "published")
     from deepshare.study.published.figure import as_table, panels, save
@@ -94,7 +93,7 @@ def published(*, out: Path = Path("runs/published"), as_json: Json = False) -> N
 
 @study.command
 def dimension(
-    run: Run,
+    run: RunDir,
     /,
     *,
     samples: int = 4096,
@@ -105,16 +104,16 @@ def dimension(
     """Measure how far the gates of a trained network could be shared: across channels, layers and positions.
 
     For every site: the effective dimension of its gates over its channels,
-    against the baseline with positions shuffled; and how a gate correlates with
-    the nearest other channel, with the nearest channel of its group's leader,
-    and with its neighbours on the map. Any run will do, plain or shared.
+    against a baseline with positions shuffled; and the correlation of a gate
+    with the nearest other channel, with the nearest channel of its group's
+    leader, and with its neighbours on the map. Takes any run, plain or shared.
 
     Writes dimension.svg, dimension.png and dimension.json. Section 3.1 of the
     paper.
 
     Args:
-        samples: Training images to look at, without augmentation; all, if there are fewer.
-        data_dir: Where data sets are.
+        samples: Number of training images, without augmentation; all, if there are fewer.
+        data_dir: Folder of the data sets.
     """
     from deepshare.study.dimension.analysis import measure, open_run
 
@@ -129,17 +128,17 @@ def dimension(
 
 
 @study.command(usage="Usage: deepshare study affine [OPTIONS] RUN [OTHER]")
-def affine(run: Run, other: Path | None = None, /, *, out: Out = None, as_json: Json = False) -> None:
-    """Show how every channel of a network with shared gates uses its gate: alpha over beta, site by site.
+def affine(run: RunDir, other: Path | None = None, /, *, out: Out = None, as_json: Json = False) -> None:
+    """Draw the affine parameters of a network with shared gates: alpha over beta of every channel, site by site.
 
-    A channel is linear-like where its gate hardly matters: where its factors
-    with the gate closed and open, beta and alpha + beta, differ by no more than
-    a tenth of the larger.
+    A channel is linear-like if its gate hardly matters: its factors with the
+    gate closed and open, beta and alpha + beta, differ by at most a tenth of the
+    larger.
 
     Writes affine.svg, affine.png and affine.json. Supplement E of the paper.
 
     Args:
-        other: A second run to show beside it, such as one of another budget.
+        other: A second run to show beside it, such as one with another budget.
     """
     from deepshare.study.affine.parameters import read_run
 
@@ -162,13 +161,13 @@ def scenes(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Draw test images beside their classes and what each run makes of them, such as a plain and a shared network.
+    """Draw test images with their classes and the predictions of each run, such as a plain and a shared network.
 
     Writes scenes.svg, scenes.png and scenes.json.
 
     Args:
-        samples: Test images to show, evenly spaced among all of them.
-        data_dir: Where data sets are.
+        samples: Number of test images, evenly spaced among all of them.
+        data_dir: Folder of the data sets.
     """
     from deepshare.study.scenes.comparison import compare
 
@@ -181,20 +180,20 @@ def scenes(
 
 
 def command_of(*words: object) -> str:
-    """The command that is recorded with a result."""
+    """Command that is recorded with a result."""
     return shlex.join(["deepshare", "study", *map(str, words)])
 
 
 def tell(text: str, folder: Path, name: str, as_json: bool) -> None:
-    """Print the result, or the JSON file that was written."""
+    """Print the result, or the JSON file that was written with it."""
     print((folder / f"{name}.json").read_text() if as_json else f"{text}\ndrawn in {folder}/{name}.svg")
 
 
 def prepare(folder: Path, name: str) -> Path:
-    """Make the folder of the results unless it is there, and see that they can be written.
+    """Create the folder of the results if it is missing, and check that it is writable.
 
     Raises:
-        DeepShareError: Says what stands in the way.
+        DeepShareError: It cannot be created or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +205,7 @@ def prepare(folder: Path, name: str) -> Path:
 
 @contextmanager
 def show_progress(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how far a study is, on stderr: a bar on a terminal, ten lines anywhere else."""
+    """Show the progress of a study on stderr: a bar on a terminal, ten lines elsewhere."""
     if not sys.stderr.isatty():
         yield Tenths(unit)
         return
@@ -220,13 +219,13 @@ def show_progress(unit: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class Tenths:
-    """Prints a line whenever another tenth is done."""
+    """Progress callback that prints a line after every tenth."""
 
     def __init__(self, unit: str) -> None:
         self.unit, self.tenths = unit, 0
 
     def __call__(self, done: int, total: int) -> None:
-        """Print, if it is time."""
+        """Print a line if another tenth is done."""
         if done * 10 // total > self.tenths:
             self.tenths = done * 10 // total
             print(f"{self.unit} {done:,} of {total:,}", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from deepshare.study.scenes.figure import draw
 from deepshare.training.recipe.files import load_recipe, to_toml
 from tests.cli.command import Cli
 from tests.data.unpacked import Unpack
-from tests.study.scene_runs import train_scenes
+from tests.study.scenes.scene_runs import train_scenes
 
 Runs = tuple[Path, Path, Path]
 

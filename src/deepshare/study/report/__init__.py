@@ -1,4 +1,4 @@
-"""The report: one page about finished runs, for people.
+"""The report: one self-contained HTML page about finished runs.
 
 write([Path("runs/digits")], Path("report.html"))
 """
@@ -17,10 +17,10 @@ __all__ = ["Run", "check", "page", "read", "write"]
 
 
 def check(folders: Sequence[Path]) -> None:
-    """See whether all folders hold finished runs, before any work.
+    """Check that all folders hold finished runs, before any work.
 
     Raises:
-        CheckpointError: One does not, or there is none.
+        CheckpointError: A folder does not, or there are none.
     """
     if not folders:
         raise CheckpointError("there is no run to report on: give the folder of a finished run")
@@ -32,12 +32,12 @@ def read(folders: Sequence[Path], data_dir: Path | None = None) -> list[Run]:
     """Read finished runs.
 
     Args:
-        folders: Their folders.
-        data_dir: Where data sets are, for sample predictions.
+        folders: The run folders.
+        data_dir: Folder of the data sets, for sample predictions.
 
     Raises:
-        CheckpointError: A folder holds no finished run, or something in it is damaged.
-        DataError: A data set is not in the folder that was given.
+        CheckpointError: A folder holds no finished run, or a file in it is damaged.
+        DataError: A data set is not in the given folder.
     """
     check(folders)
     images = [reading.find_images(folder, data_dir) for folder in folders]
@@ -45,21 +45,21 @@ def read(folders: Sequence[Path], data_dir: Path | None = None) -> list[Run]:
 
 
 def write(folders: Sequence[Path], out: Path, data_dir: Path | None = None) -> list[Run]:
-    """Read finished runs and write the page about them, which is one file and fetches nothing.
+    """Read finished runs and write one self-contained HTML page about them.
 
     Args:
-        folders: Their folders.
+        folders: The run folders.
         out: The HTML file.
-        data_dir: Where data sets are, for sample predictions.
+        data_dir: Folder of the data sets, for sample predictions.
 
     Returns:
-        What was read.
+        The runs.
 
     Raises:
-        CheckpointError: A folder holds no finished run, or something in it is damaged.
-        DataError: A data set is not in the folder that was given.
+        CheckpointError: A folder holds no finished run, or a file in it is damaged.
+        DataError: A data set is not in the given folder.
     """
     runs = read(folders, data_dir)
-    # A folder's name need not be text; what cannot be written becomes a question mark.
+    # A folder name need not be valid UTF-8; other bytes become question marks.
     write_atomically(out, page(runs).encode("utf-8", "replace"))
     return runs

@@ -1,4 +1,4 @@
-"""Axes, scales and lines of the page's charts, as SVG whose colours the style sheet gives."""
+"""Axes, scales and lines of charts, as SVG with the colours of the style sheet."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -11,17 +11,17 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Scale:
-    """From values to places.
+class AxisScale:
+    """Map from values to coordinates.
 
     Attributes:
-        low: The least value.
-        high: The largest value.
-        start: The place of the least.
-        end: The place of the largest.
-        logarithmic: Whether equal steps are equal factors.
-        spacing: About how far ticks are apart.
-        whole: Whether ticks are whole numbers.
+        low: Smallest value.
+        high: Largest value.
+        start: Coordinate of the smallest value.
+        end: Coordinate of the largest value.
+        logarithmic: Whether the scale is logarithmic.
+        spacing: Approximate distance between ticks.
+        whole: Whether ticks are integers.
     """
 
     low: float
@@ -33,13 +33,13 @@ class Scale:
     whole: bool = False
 
     def at(self, value: float) -> float:
-        """The place of a value."""
+        """Coordinate of a value."""
         low, high, value = (math.log(v) if self.logarithmic else v for v in (self.low, self.high, value))
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     @property
     def ticks(self) -> list[float]:
-        """Round values."""
+        """Round values within the range."""
         count = max(2.0, abs(self.end - self.start) / self.spacing)
         if self.logarithmic:
             return _decades(self.low, self.high)
@@ -63,7 +63,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def spread(values: Iterable[float], *, least: float, margin: float = 0.08) -> tuple[float, float]:
-    """A range with some room around values, no narrower than the least."""
+    """Range of values with a margin, at least `least` wide."""
     known = list(values)
     low, high = min(known), max(known)
     room = max((high - low) * margin, (least - (high - low)) / 2)
@@ -71,24 +71,24 @@ def spread(values: Iterable[float], *, least: float, margin: float = 0.08) -> tu
 
 
 def wide(values: Iterable[float], factor: float = 1.4) -> tuple[float, float]:
-    """The same for a logarithmic scale, with room of a factor around."""
+    """Range of the positive values for a logarithmic scale, with a factor as margin."""
     known = [value for value in values if value > 0]
     return min(known) / factor, max(known) * factor
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart's area with its two scales; y goes upwards."""
+    """Area of a chart with its two scales; y points upwards."""
 
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
 
     def place(self, point: Point) -> Point:
-        """Where a point is drawn."""
+        """Coordinates of a point."""
         return self.x.at(point[0]), self.y.at(point[1])
 
     def grid(self, x_text: Callable[[float], str] | None, y_text: Callable[[float], str], name: str) -> Node:
-        """Lines at the ticks of y with their values, the values of x below unless there is no text for them, a name."""
+        """Draw labelled lines at the y ticks, labels at the x ticks if `x_text` is given, and the name of the chart."""
         drawn = node("g", class_="grid")
         for value in self.y.ticks:
             y = self.y.at(value)
@@ -102,7 +102,7 @@ class Panel:
         return drawn
 
     def line(self, points: Sequence[Point], kind: str) -> Node:
-        """A line through points; a single point is a dot."""
+        """Draw a line through points; a single point becomes a dot."""
         places = [self.place(point) for point in points]
         if len(places) == 1:
             return node("circle", cx=places[0][0], cy=places[0][1], r=2.5, class_=f"dot {kind}")
@@ -110,28 +110,28 @@ class Panel:
 
 
 def text(words: str, x: float, y: float, anchor: str = "start", kind: str | None = None) -> Node:
-    """Words at a place."""
+    """Create a text element."""
     return node("text", words, x=x, y=y, text_anchor=anchor, class_=kind)
 
 
 def svg(height: float, label: str, *children: Node, width: float = WIDTH, **attributes: object) -> Node:
-    """A drawing that is as wide as the page allows; the label is for those who cannot see it."""
+    """Create a drawing that fills the width of the page; the label is for screen readers."""
     view = f"0 0 {width:g} {height:g}"
     return node("svg", *children, viewBox=view, role="img", aria_label=label, **attributes)
 
 
 def framed(drawing: Node) -> Node:
-    """A drawing that is moved sideways on a narrow screen, where its words would be too small to read."""
+    """Wrap a drawing so that it scrolls sideways on a narrow screen instead of shrinking its text."""
     return node("div", drawing, class_="chart")
 
 
 def dots(places: Iterable[Point], kind: str) -> Node | None:
-    """Many dots as one path, which keeps pages small; None if there is none."""
+    """Draw many dots as one path, which keeps the page small; None if there are none."""
     strokes = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
     return node("path", d=strokes, class_=kind) if strokes else None
 
 
 def legend(*entries: tuple[str, str]) -> Node:
-    """What marks mean: pairs of a class of the style sheet and words."""
+    """Create a legend from pairs of a style sheet class and a label."""
     marks = (node("span", node("i", class_=f"key {kind}"), words) for kind, words in entries)
     return node("p", *marks, class_="legend")

@@ -1,4 +1,4 @@
-"""The epochs of every phase: score, loss, and how far the gates are."""
+"""Section of training curves: score, loss and gates after every epoch of every phase."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from deepshare.study.report.chart import WIDTH, Panel, Point, Scale, framed, legend, spread, svg, text, wide
+from deepshare.study.report.chart import WIDTH, AxisScale, Panel, Point, framed, legend, spread, svg, text, wide
 from deepshare.study.report.markup import Node, node, section
 from deepshare.study.report.run import Run
 
 LEFT, RIGHT, TOP, GAP, BOTTOM = 58.0, WIDTH - 12, 46.0, 38.0, 40.0
 LETTER = 6.4
 SCORES = {"accuracy": "accuracy, %", "miou": "mIoU, %"}
-# What a method records of its gates: what the chart says of it, and the factor from the record to the chart.
+# Gate metrics that methods record: name in the chart, and factor from the record to the chart.
 GATES = {"hard_share": ("hard gates, %", 100.0), "gates": ("gates, thousands", 0.001), "ratio": ("ReLU left, %", 100.0)}
 
 Read = Callable[[Mapping[str, Any]], float | None]
@@ -21,14 +21,14 @@ Read = Callable[[Mapping[str, Any]], float | None]
 
 @dataclass(frozen=True)
 class Track:
-    """One of the charts above each other.
+    """One of the stacked charts.
 
     Attributes:
-        name: What it shows, with the unit.
-        height: Of its area.
-        series: A class of the style sheet and the value of an epoch's line, for each curve.
-        logarithmic: Whether equal steps are equal factors.
-        bounds: What no value is beyond.
+        name: Quantity and unit.
+        height: Height of its area.
+        series: Style sheet class and reader of an epoch's record, for each curve.
+        logarithmic: Whether the scale is logarithmic.
+        bounds: Limits of the values.
     """
 
     name: str
@@ -37,18 +37,18 @@ class Track:
     logarithmic: bool = False
     bounds: tuple[float, float] = (0.0, math.inf)
 
-    def scale(self, values: list[float], top: float) -> Scale:
-        """From values to places."""
+    def scale(self, values: list[float], top: float) -> AxisScale:
+        """Vertical scale for the given values."""
         if self.logarithmic:
-            return Scale(*wide(values, 1.2), top + self.height, top, logarithmic=True)
+            return AxisScale(*wide(values, 1.2), top + self.height, top, logarithmic=True)
         low, high = spread(values, least=4)
-        return Scale(max(low, self.bounds[0]), min(high, self.bounds[1]), top + self.height, top)
+        return AxisScale(max(low, self.bounds[0]), min(high, self.bounds[1]), top + self.height, top)
 
 
-def curves(run: Run) -> Node:
-    """The section."""
+def curves_section(run: Run) -> Node:
+    """Section of stacked charts over epochs."""
     tracks, last = _tracks(run), run.strands[-1].lines[-1]
-    x = Scale(0, max(run.epochs, 1), LEFT, RIGHT, spacing=80.0, whole=True)
+    x = AxisScale(0, max(run.epochs, 1), LEFT, RIGHT, spacing=80.0, whole=True)
     tops = [TOP + sum(track.height + GAP for track in tracks[:row]) for row in range(len(tracks))]
     bottom = tops[-1] + tracks[-1].height
     drawn = svg(bottom + BOTTOM, "curves of every phase", *_bands(run, x, bottom))
@@ -56,18 +56,16 @@ def curves(run: Run) -> Node:
         drawn.extend(_draw(run, track, x, top, last=row == len(tracks) - 1))
     drawn.append(text("epoch", (LEFT + RIGHT) / 2, bottom + 34, "middle"))
     name = "mIoU" if run.measure == "miou" else "accuracy"
-    said = (
-        f"The last epoch of {last['phase']}: validation {name} {run.validation:.2%}, training loss {last['loss']:.4g}."
-    )
-    others = "Networks that were trained on the way come first. " if len(run.strands) > 1 else ""
-    about = f"{said} {others}The training loss has all terms, that of the validation images is cross-entropy alone."
+    said = f"Last epoch of {last['phase']}: validation {name} {run.validation:.2%}, training loss {last['loss']:.4g}."
+    others = "Networks trained on the way come first. " if len(run.strands) > 1 else ""
+    about = f"{said} {others}The training loss includes all terms; the validation loss is cross-entropy alone."
     marks = legend(("validation", "validation images"), ("training", "training images, augmented"))
-    return section("How it was trained", about, marks, framed(drawn), class_="curves")
+    return section("Training curves", about, marks, framed(drawn), class_="curves")
 
 
 def _tracks(run: Run) -> list[Track]:
     score = _scaled(f"val_{run.measure}", 100.0)
-    # A pixel's accuracy has no place in a chart of mIoU.
+    # Pixel accuracy does not belong in a chart of mIoU.
     both = (("training", _scaled("accuracy", 100.0)),) if run.measure == "accuracy" else ()
     tracks = [
         Track(SCORES[run.measure], 190.0, (*both, ("validation", score)), bounds=(0.0, 100.0)),
@@ -85,7 +83,7 @@ def _scaled(key: str, factor: float = 1.0) -> Read:
     return lambda line: factor * float(line[key]) if key in line else None
 
 
-def _draw(run: Run, track: Track, x: Scale, top: float, *, last: bool) -> Iterator[Node]:
+def _draw(run: Run, track: Track, x: AxisScale, top: float, *, last: bool) -> Iterator[Node]:
     found = [(kind, list(_points(run, read, track.logarithmic))) for kind, read in track.series]
     values = [value for _, strands in found for points in strands for _, value in points]
     if values:
@@ -95,7 +93,7 @@ def _draw(run: Run, track: Track, x: Scale, top: float, *, last: bool) -> Iterat
 
 
 def _points(run: Run, read: Read, positive: bool) -> Iterator[list[Point]]:
-    """The points of each network, at the ends of their epochs."""
+    """Points of each network, at the end of each epoch."""
     before = 0
     for strand in run.strands:
         values = [(before + number, read(line)) for number, line in enumerate(strand.lines, 1)]
@@ -103,8 +101,8 @@ def _points(run: Run, read: Read, positive: bool) -> Iterator[list[Point]]:
         before += len(strand.lines)
 
 
-def _bands(run: Run, x: Scale, bottom: float) -> Iterator[Node]:
-    """A stripe behind all charts for each phase, with its name where that fits."""
+def _bands(run: Run, x: AxisScale, bottom: float) -> Iterator[Node]:
+    """Background stripe per phase behind all charts, with the name of the phase where it fits."""
     start = 0
     phases = (list(lines) for strand in run.strands for _, lines in groupby(strand.lines, lambda line: line["phase"]))
     for number, lines in enumerate(phases):

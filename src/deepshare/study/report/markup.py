@@ -1,4 +1,4 @@
-"""HTML and SVG as trees, so that every name is escaped and every tag is closed."""
+"""HTML and SVG as element trees, which escape all text and close all tags."""
 
 from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree
@@ -8,7 +8,7 @@ Child = Node | str | None
 
 
 def node(tag: str, *children: Child, **attributes: object) -> Node:
-    """Make an element; `class_` and `stroke_width` stand for class and stroke-width, None is left out.
+    """Create an element; `class_` and `stroke_width` become class and stroke-width, and None is left out.
 
     >>> to_text(node("p", "1 < 2", node("b", "!"), " so", class_="note"))
     '<p class="note">1 &lt; 2<b>!</b> so</p>'
@@ -18,7 +18,7 @@ def node(tag: str, *children: Child, **attributes: object) -> Node:
 
 
 def grow(parent: Node, *children: Child) -> Node:
-    """Append children to an element, which is given back."""
+    """Append children to an element, and return it."""
     for child in children:
         if isinstance(child, str):
             if len(parent):
@@ -31,18 +31,18 @@ def grow(parent: Node, *children: Child) -> Node:
 
 
 def to_text(root: Node) -> str:
-    """Write an element as HTML."""
+    """Serialise an element as HTML."""
     return ElementTree.tostring(root, encoding="unicode", method="html")
 
 
 def table(header: Sequence[Child], rows: Iterable[Sequence[Child]], align: str, **attributes: object) -> Node:
-    """Make a table.
+    """Create a table.
 
     Args:
-        header: Heads of the columns.
-        rows: Cells.
-        align: For each column "<" for text or ">" for numbers.
-        attributes: Of the table.
+        header: Column headings.
+        rows: Cells of each row.
+        align: "<" for text or ">" for numbers, per column.
+        attributes: Attributes of the table element.
     """
     classes = ["number" if side == ">" else None for side in align]
     head = node("tr", *(node("th", cell, class_=kind) for cell, kind in zip(header, classes, strict=True)))
@@ -52,8 +52,15 @@ def table(header: Sequence[Child], rows: Iterable[Sequence[Child]], align: str, 
 
 
 def section(title: str, about: str, *children: Child, **attributes: object) -> Node:
-    """A part of the page with a heading and a line that says how to read it."""
+    """Create a section of the page with a heading and a line of explanation."""
     return node("section", node("h3", title), node("p", about, class_="about"), *children, **attributes)
+
+
+def bar(value: float, total: float, most: float, kind: str) -> Node:
+    """Create a bar with the share of a total; it is full for the largest value of its column."""
+    share, length = (value / whole if whole else 0.0 for whole in (total, most))
+    fill = node("span", class_=f"fill {kind}", style=f"width:{100 * length:.2f}%") if value else None
+    return node("div", node("span", fill, class_="bar"), node("span", f"{share:.1%}", class_="share"), class_="barred")
 
 
 def _value(value: object) -> str:

@@ -1,29 +1,27 @@
-"""The page: what was trained and how good it is, and then each run in full."""
+"""The HTML page: an overview of all runs, then each run in full."""
 
 from collections.abc import Sequence
 from importlib import resources
 
 from deepshare import __version__
 from deepshare.study.published import paper
-from deepshare.study.report import heading
-from deepshare.study.report.bill import bill
-from deepshare.study.report.budget import bars
-from deepshare.study.report.cost import ENGINE, sent
-from deepshare.study.report.curves import curves
-from deepshare.study.report.frontier import chart, frontiers
+from deepshare.study.report.affine_panels import affine_section
+from deepshare.study.report.curves import curves_section
+from deepshare.study.report.frontier import frontier_section, frontiers
+from deepshare.study.report.gate_budget import budget_section
 from deepshare.study.report.markup import Node, node, section, table, to_text
-from deepshare.study.report.network import picture
-from deepshare.study.report.pictures import pictures
+from deepshare.study.report.plan_picture import plan_section
+from deepshare.study.report.predictions import predictions_section
+from deepshare.study.report.private_cost import ENGINE, cost_section, sent
 from deepshare.study.report.run import Run, short_names
-from deepshare.study.report.scatter import panels
 from deepshare.text import byte_size
-from deepshare.training.recipe.files import to_toml
+from deepshare.training.recipe.files import Recipe, differences, load_recipe, names, to_toml
 
 
 def page(runs: Sequence[Run]) -> str:
-    """The whole page as HTML, which fetches nothing."""
+    """Render the page as self-contained HTML."""
     style = (resources.files("deepshare.study.report") / "style.css").read_text(encoding="utf-8")
-    title = heading.title(runs[0]) if len(runs) == 1 else _title(runs)
+    title = _title(runs[0]) if len(runs) == 1 else _joint_title(runs)
     head = node(
         "head",
         node("meta", charset="utf-8"),
@@ -38,31 +36,80 @@ def page(runs: Sequence[Run]) -> str:
     return "<!DOCTYPE html>\n" + to_text(node("html", head, node("body", main, footer), lang="en")) + "\n"
 
 
-def _title(runs: Sequence[Run]) -> str:
+def _joint_title(runs: Sequence[Run]) -> str:
     data = dict.fromkeys(run.recipe.data.name for run in runs)
     return f"{len(runs)} runs on {' and '.join(data)}"
 
 
 def _opening(runs: Sequence[Run], title: str) -> list[Node]:
-    charts = [chart(frontier) for frontier in frontiers(runs)]
+    charts = [frontier_section(frontier) for frontier in frontiers(runs)]
     if len(runs) == 1:
-        facts = heading.facts(runs[0], short_names(runs)[0])
+        facts = _facts(runs[0], short_names(runs)[0])
         return [node("header", node("h1", title), facts), _tiles(runs[0]), *charts]
     return [node("header", node("h1", title)), _comparison(runs), *charts]
 
 
+def _title(run: Run) -> str:
+    """Description in the recipe, or one built from the run where the recipe was changed."""
+    changed = _changes(run.recipe)
+    # A description of the user's own covers the changes; no description mentions the seed.
+    if "about" in changed or not changed.keys() - {"seed"}:
+        return run.recipe.about
+    what, method = f"{_network(run.recipe)} on {run.recipe.data.name}", run.recipe.method.name
+    if method == "relu":
+        return f"The plain {what}"
+    whose = "" if method == "deepshare" else f"{method}: "
+    return f"{whose}{what} with {100 * run.gates / max(run.neurons, 1):.3g}% of its ReLUs"
+
+
+def _facts(run: Run, name: str | None) -> Node:
+    """List of facts about a run; `name` is None where a heading has it."""
+    recipe = run.recipe
+    where = run.environment.get("gpu") or run.environment.get("cpu") or "an unknown processor"
+    found = {
+        **({} if name is None else {"run": name}),
+        "recipe": recipe.name,
+        "method": recipe.method.name,
+        "network": _network(recipe),
+        "data": recipe.data.name,
+        "seed": str(recipe.seed),
+        "trained on": f"{where}, {run.date}",
+    }
+    if changed := _changes(recipe):
+        found["changed in the recipe"] = ", ".join(f"{key} {new}" for key, new in changed.items())
+    pairs = (node("div", node("dt", key), node("dd", value)) for key, value in found.items())
+    return node("dl", *pairs, class_="facts")
+
+
+def _network(recipe: Recipe) -> str:
+    """Name of the network with its arguments."""
+    arguments = ", ".join(f"{key} {value}" for key, value in recipe.model.arguments.items())
+    return f"{recipe.model.name} ({arguments})" if arguments else recipe.model.name
+
+
+def _changes(recipe: Recipe) -> dict[str, object]:
+    """Changes of a run to a packaged recipe; empty for a recipe of the user's own."""
+    changed = differences(load_recipe(recipe.name), recipe) if recipe.name in names() else {}
+    return {key: new for key, (_, new) in changed.items()}
+
+
 def _whole(run: Run, number: int, name: str | None) -> Node:
-    """Everything about one run; with several, a heading of its own."""
-    opening = [node("h2", name), node("p", heading.title(run)), heading.facts(run, None), _tiles(run)] if name else []
-    plan = picture(run.plan, run.pi, trimmed=run.recipe.trimmed) if run.plan else None
-    recipe = node("details", node("summary", "The recipe"), node("pre", to_toml(run.recipe)))
-    affine = panels(run.affine) if run.plan else None
-    parts = (curves(run), plan, bars(run), affine, bill(run, alone=name is None), pictures(run.samples), recipe)
+    """All sections of one run; with several runs, under a heading of its own."""
+    opening = [node("h2", name), node("p", _title(run)), _facts(run, None), _tiles(run)] if name else []
+    parts = (
+        curves_section(run),
+        plan_section(run.plan, run.pi, trimmed=run.recipe.trimmed) if run.plan else None,
+        budget_section(run),
+        affine_section(run.affine) if run.plan else None,
+        cost_section(run.predicted, run.measured, alone=name is None),
+        predictions_section(run.samples),
+        node("details", node("summary", "The recipe"), node("pre", to_toml(run.recipe))),
+    )
     return node("article", *opening, *parts, id=f"run{number}")
 
 
 def _tiles(run: Run) -> Node:
-    """The few numbers that matter most."""
+    """Tiles with the key figures."""
     where = f"of {run.test['n']:,} test images" if run.test else "of the validation images"
     what = f"{paper.MEASURES[run.measure]}, {where}" if run.measure == "miou" else f"{where} right"
     tiles = [

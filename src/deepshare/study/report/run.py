@@ -1,4 +1,4 @@
-"""A run folder read for the report: all that is shown of it, as numbers."""
+"""A finished run as the report shows it: all its numbers, read from the run folder."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from deepshare.private.formatting import cost_dict
 from deepshare.sharing.plan import Plan
 from deepshare.study import affine
 from deepshare.study.affine import Affine
-from deepshare.study.report.cost import Predicted, foresee, or_reason, read_measured
+from deepshare.study.report.private_cost import Predicted, or_reason, predict_costs, read_measured
 from deepshare.study.samples import Examples, Samples, open_images, predict_samples
 from deepshare.training.build import load
 from deepshare.training.recipe.files import Recipe, load_recipe
@@ -23,7 +23,7 @@ from deepshare.training.run.folder import RunFolder
 from deepshare.training.run.weights import read_weights
 
 T = TypeVar("T")
-# Networks that a run trains on the way, in folders of their own.
+# Networks that a run trains first, in folders of their own.
 ON_THE_WAY = ("teacher", "plain", "snl", "pilot")
 OWN_MODEL = "It was trained from a model of your own, which a run folder does not hold."
 OWN_DATA = "It was trained on data of your own, which a run folder does not hold."
@@ -32,7 +32,7 @@ NOT_SHARED = "Its gates are not shared, so there is no alpha and beta."
 
 @dataclass(frozen=True)
 class Strand:
-    """One network's training: its name, empty for the result itself, and the lines of its epochs."""
+    """Training of one network: its name (empty for the result) and its metrics, one record per epoch."""
 
     network: str
     lines: tuple[dict[str, Any], ...]
@@ -40,21 +40,21 @@ class Strand:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One finished run. What cannot be shown is the reason instead.
+    """A finished run. Where a part is not available, a string holds the reason.
 
     Attributes:
-        name: Its folder, as it was given.
-        recipe: What it was trained by.
-        result: Its figures on the test images.
-        environment: What it ran on.
-        date: When it ended.
-        strands: The epochs of all its networks, the result's last.
-        plan: How its gates are shared; None if they are not.
-        pi: For each channel its prototype, by site, where that was learned.
+        name: Run folder, as given.
+        recipe: Its recipe.
+        result: Its final figures.
+        environment: Hardware and software it ran on.
+        date: Date on which it finished.
+        strands: Epochs of all its networks, the result last.
+        plan: Plan of its shared gates; None if they are not shared.
+        pi: Prototype of each channel, by site, where it was learned.
         affine: Its alpha and beta.
-        predicted: What private inference costs.
-        measured: What it cost, by the name of the measurement.
-        samples: Test images with predictions.
+        predicted: Predicted cost of private inference.
+        measured: Measured costs, by name of the measurement.
+        samples: Sample predictions on test images.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def gates(self) -> int:
-        """Comparisons for one image."""
+        """Comparisons per image."""
         return int(self.result["gates"])
 
     @property
@@ -82,38 +82,38 @@ class Run:
 
     @property
     def measure(self) -> Literal["accuracy", "miou"]:
-        """What the score is."""
+        """Kind of the score."""
         return "miou" if "val_miou" in self.strands[-1].lines[-1] else "accuracy"
 
     @property
     def test(self) -> dict[str, Any] | None:
-        """The figures of the last weights on the test images; None if there are none."""
+        """Figures of the last weights on the test images; None if there are no test images."""
         figures: dict[str, Any] | None = self.result["test"]["last"]
         return figures
 
     @property
     def validation(self) -> float:
-        """The score on the validation images after the last epoch."""
+        """Score on the validation images after the last epoch."""
         return float(self.strands[-1].lines[-1][f"val_{self.measure}"])
 
     @property
     def score(self) -> float:
-        """The score on the test images, or on the validation images where there are none."""
+        """Score on the test images, or on the validation images if there are none."""
         return float(self.test[self.measure]) if self.test else self.validation
 
     @property
     def epochs(self) -> int:
-        """Of all its networks."""
+        """Number of epochs of all its networks."""
         return sum(len(strand.lines) for strand in self.strands)
 
     @property
     def elsewhere(self) -> list[str]:
-        """Networks that its recipe needs and this run did not train, as ready ones were given or they were moved."""
+        """Networks that the recipe needs but this run did not train, such as a given teacher."""
         trained = {strand.network for strand in self.strands} | {line["phase"] for line in self.strands[-1].lines}
         return [name for name in ON_THE_WAY if name in self.recipe.phases and name not in trained]
 
     def to_dict(self) -> dict[str, Any]:
-        """Every number of the report, for JSON; a text says why something is missing."""
+        """Convert all numbers of the report to a dict for JSON; a string gives the reason for a missing part."""
         return {
             "run": self.name,
             "recipe": self.recipe.model_dump(mode="json", exclude_none=True),
@@ -127,28 +127,28 @@ class Run:
             "date": self.date,
             "curves": [{"network": strand.network or "result", "epochs": strand.lines} for strand in self.strands],
             "plan": json.loads(self.plan.to_json()) if self.plan else None,
-            "affine": _said(self.affine),
-            "predicted": _said(self.predicted),
+            "affine": _dict_or_reason(self.affine),
+            "predicted": _dict_or_reason(self.predicted),
             "measured": {name: cost_dict(cost) for name, cost in self.measured.items()},
-            "samples": _said(self.samples),
+            "samples": _dict_or_reason(self.samples),
         }
 
 
 def short_names(runs: Sequence[Run]) -> list[str]:
-    """The names of the folders, or their whole paths where that would leave two alike."""
+    """Names of the run folders, or their full paths if two names are equal."""
     short = [Path(run.name).resolve().name for run in runs]
     return short if len(set(short)) == len(runs) else [run.name for run in runs]
 
 
-def _said(shown: Affine | Predicted | Samples | str) -> dict[str, Any] | str:
-    return shown if isinstance(shown, str) else shown.to_dict()
+def _dict_or_reason(part: Affine | Predicted | Samples | str) -> dict[str, Any] | str:
+    return part if isinstance(part, str) else part.to_dict()
 
 
 def find_images(path: Path, data_dir: Path | None) -> Examples | str:
-    """The test images of a run, or why there are none to show.
+    """Open the test images of a run, or return the reason why there are none.
 
     Raises:
-        DataError: They are not in the folder that was given.
+        DataError: They are not in the given folder.
     """
     if not RunFolder(path).images.is_file():
         return OWN_DATA
@@ -165,8 +165,8 @@ def read(path: Path, images: Examples | str) -> Run:
     """Read a finished run.
 
     Args:
-        path: The run folder, which has been checked.
-        images: Its test images, or why there are none.
+        path: The run folder; see `check_run`.
+        images: Its test images, or the reason why there are none.
 
     Raises:
         CheckpointError: A file is missing or damaged.
@@ -191,14 +191,14 @@ def read(path: Path, images: Examples | str) -> Run:
         return Run(*base, OWN_MODEL, OWN_MODEL, measured, OWN_MODEL)
     network = load(path)
     pairs = or_reason(lambda: affine.read(network, name=str(path), gates=result["gates"])) if plan else NOT_SHARED
-    predicted = or_reason(lambda: foresee(network, recipe, label.input_size))
+    predicted = or_reason(lambda: predict_costs(network, recipe, label.input_size))
     return Run(
         *base, pairs, predicted, measured, images if isinstance(images, str) else predict_samples(network, images)
     )
 
 
 def _learned_pi(plan: Plan | None, tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    """By the names of sites, of which some have a wrapper."""
+    """Learned prototypes by site name; some sites have a wrapper in the state dict."""
     if plan is None or plan.mapping != "learned":
         return {}
     ends = (".pi", ".activation.pi")

@@ -1,4 +1,4 @@
-"""The plan as a picture of the network: a row for each site, a cell for each channel, and who follows whom."""
+"""Section with the plan as a picture: a row per site, a cell per channel, and arrows from leaders to followers."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,36 +10,36 @@ from deepshare.sharing.sites import Site
 from deepshare.study.report.chart import WIDTH, framed, legend, svg, text
 from deepshare.study.report.markup import Node, node, section
 
-GAP, BETWEEN = 12.0, 6.0  # between groups, and between the sites of one
-CELLS, ROOM = 236.0, 476.0  # where cells begin, and how much room they have
-WIDEST, EDGED = 16.0, 6.0  # of a cell, and from where on a prototype has an edge
-LINE = 128  # channels in a line at most; more would be too narrow to tell apart
+GAP, BETWEEN = 12.0, 6.0  # between groups, and between the sites of a group
+CELLS, ROOM = 236.0, 476.0  # left edge and total width of the cells
+WIDEST, EDGED = 16.0, 6.0  # largest width of a cell, and the width above which prototypes have an edge
+LINE = 128  # maximum number of channels in a line; more would be too narrow to tell apart
 GUTTER = CELLS - 20
-# Successive multiples of it lie far apart on the circle, so that neighbours never look alike.
+# Successive multiples lie far apart on the circle of hues, so neighbours never look alike.
 GOLDEN = 137.508
 LETTERS = 30
 
 
 @dataclass(frozen=True)
-class Block:
-    """The cells of one site, in one line or several."""
+class CellBlock:
+    """Cells of one site, in one or more lines."""
 
     channels: int
     top: float
 
     @property
     def lines(self) -> int:
-        """How many."""
+        """Number of lines."""
         return math.ceil(self.channels / LINE)
 
     @property
     def columns(self) -> int:
-        """Cells in a line."""
+        """Cells per line."""
         return math.ceil(self.channels / self.lines)
 
     @property
     def width(self) -> float:
-        """Of a cell, with the gap after it."""
+        """Width of a cell including the gap after it."""
         return min(WIDEST, ROOM / self.columns)
 
     @property
@@ -49,11 +49,11 @@ class Block:
 
     @property
     def height(self) -> float:
-        """Of all lines."""
+        """Height of all lines."""
         return self.line * self.lines
 
     def cell(self, channel: int, *, tall: bool) -> tuple[float, float, float, float]:
-        """Left, top, width and height of a channel's cell."""
+        """Left, top, width and height of the cell of a channel."""
         row, column = divmod(channel, self.columns)
         inset = (0.0 if tall else 4.0) if self.lines == 1 else 0.5
         gap = min(1.5, self.width * 0.15)
@@ -61,33 +61,28 @@ class Block:
         return *place, self.width - gap, self.line - 2 * inset
 
 
-def picture(plan: Plan, pi: Mapping[str, Sequence[int]], *, trimmed: bool = False) -> Node:
-    """The section.
+def plan_section(plan: Plan, pi: Mapping[str, Sequence[int]], *, trimmed: bool = False) -> Node:
+    """Section with the picture of a plan.
 
     Args:
         plan: The plan.
-        pi: For each channel its prototype, by site, where that was learned.
+        pi: Prototype of each channel, by site, where it was learned.
         trimmed: Whether the network was cut down to its prototypes.
     """
     drawn, top = svg(1, "the network's sites and channels", class_="network"), 4.0
     for group in plan.groups:
-        block = Block(group.leader.channels, top)
+        block = CellBlock(group.leader.channels, top)
         drawn.append(_group(group, plan, pi, block))
         top += (block.height + BETWEEN) * len(group.sites) + GAP
     drawn.set("viewBox", f"0 0 {WIDTH:g} {top:g}")
     marks = legend(
         ("prototype", "prototype: computes its gate"), ("replicate", "replicate: uses the gate of its colour")
     )
-    layers = "Along an arrow, a layer uses the gates of the layer where it starts. " if _shared_layers(plan) else ""
-    cut = "In this network the replicates are cut off. " if trimmed else ""
-    about = (
-        f"A row for each activation, a cell for each channel; channels and map at the right. {layers}{cut}{_sum(plan)}"
-    )
-    return section("Who shares which gates", about, marks, framed(drawn))
-
-
-def _shared_layers(plan: Plan) -> bool:
-    return any(group.followers for group in plan.groups)
+    layers = any(group.followers for group in plan.groups)
+    arrows = "An arrow points to a layer that uses the gates of the layer where it starts. " if layers else ""
+    cut = "The replicates of this network are removed. " if trimmed else ""
+    rows = "One row per activation, one cell per channel; channels and map size on the right."
+    return section("Shared gates", f"{rows} {arrows}{cut}{_sum(plan)}", marks, framed(drawn))
 
 
 def _sum(plan: Plan) -> str:
@@ -96,10 +91,10 @@ def _sum(plan: Plan) -> str:
     return f"{prototypes:,} of {channels:,} channels are prototypes, in {len(plan.groups)} groups."
 
 
-def _group(group: Group, plan: Plan, pi: Mapping[str, Sequence[int]], first: Block) -> Node:
+def _group(group: Group, plan: Plan, pi: Mapping[str, Sequence[int]], first: CellBlock) -> Node:
     drawn = node("g", class_="group")
     for row, site in enumerate(group.sites):
-        block = Block(first.channels, first.top + (first.height + BETWEEN) * row)
+        block = CellBlock(first.channels, first.top + (first.height + BETWEEN) * row)
         middle = block.top + block.height / 2
         drawn.append(text(_short(site.name), GUTTER - 12, middle + 4, "end", "site"))
         if row > group.lead:
@@ -113,8 +108,8 @@ def _group(group: Group, plan: Plan, pi: Mapping[str, Sequence[int]], first: Blo
     return drawn
 
 
-def _cells(site: Site, prototypes: int, pi: Sequence[int], block: Block, *, leads: bool) -> Iterator[Node]:
-    """A path for the replicates of each prototype, and a stronger cell for each prototype of a leader."""
+def _cells(site: Site, prototypes: int, pi: Sequence[int], block: CellBlock, *, leads: bool) -> Iterator[Node]:
+    """Path for the replicates of each prototype, and a stronger cell for each prototype of a leader."""
     for number in range(prototypes):
         users = [channel for channel, used in enumerate(pi) if used == number]
         replicates = [channel for channel in users if not (leads and channel == number)]
@@ -135,7 +130,7 @@ def _outline(x: float, y: float, width: float, height: float) -> str:
 
 
 def _arrow(start: float, end: float) -> Node:
-    """From the leader down the gutter to a follower."""
+    """Arrow from a leader down the gutter to a follower."""
     path = f"M{CELLS - 5:g} {start:g}H{GUTTER:g}V{end:g}H{CELLS - 6:g}m-5-3.5l5 3.5l-5 3.5"
     return node("path", d=path, class_="arrow")
 

@@ -1,4 +1,4 @@
-"""What the report reads off runs."""
+"""Runs read for the report."""
 
 import json
 import shutil
@@ -11,28 +11,14 @@ import torch
 from deepshare import zoo
 from deepshare.data import load as load_data
 from deepshare.errors import CheckpointError, DataError
-from deepshare.private.cost import Cost, Layer, predict
-from deepshare.private.runtime.engine import Part, engine_names
+from deepshare.private.runtime.engine import engine_names
 from deepshare.study import report
 from deepshare.study.report import Run
-from deepshare.study.report.budget import spending
-from deepshare.study.report.cost import ENGINE, Predicted, keep_measured, sent
 from deepshare.study.report.run import OWN_DATA, OWN_MODEL
-from deepshare.study.samples import Samples
 from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate
 from tests.training.conftest import small_recipe
-
-
-@pytest.fixture(scope="module")
-def shared(tiny_run: Path) -> Run:
-    return report.read([tiny_run])[0]
-
-
-@pytest.fixture(scope="module")
-def plain(plain_run: Path) -> Run:
-    return report.read([plain_run])[0]
 
 
 def test_figures_are_those_of_the_run(shared: Run, tiny_run: Path) -> None:
@@ -53,87 +39,6 @@ def test_the_numbers_survive_json(shared: Run) -> None:
     assert [len(curve["epochs"]) for curve in told["curves"]] == [1, 6]
     assert sum(group["prototypes"] for group in told["plan"]["groups"]) > 0
     assert set(told["predicted"]["costs"]) == set(engine_names())
-
-
-def test_costs_are_those_that_are_predicted(shared: Run, tiny_run: Path) -> None:
-    assert isinstance(shared.predicted, Predicted)
-    cost = shared.predicted.costs[ENGINE]
-    assert isinstance(cost, Cost)
-    expected = predict(load(tiny_run), (1, 8, 8), ENGINE)
-    assert (cost.online, cost.offline) == (expected.online, expected.offline)
-    assert cost.online.comparisons == shared.gates
-    assert sum(shared.predicted.offline) == sent(cost.offline)
-    assert len(shared.predicted.offline) == len(cost.layers)
-    full = shared.predicted.plain[ENGINE]
-    assert isinstance(full, Cost)
-    assert full.online.comparisons == shared.neurons
-
-
-def test_the_offline_part_of_a_layer_is_its_own(shared: Run) -> None:
-    assert isinstance(shared.predicted, Predicted)
-    cost = shared.predicted.costs[ENGINE]
-    assert isinstance(cost, Cost)
-    parts = {layer.name: part for layer, part in zip(cost.layers, shared.predicted.offline, strict=True)}
-    classes, word = 10, 8
-    assert parts["fc"] == classes * word
-    assert parts["input"] == 0
-    assert parts["layer1.0.act1"] > parts["layer1.0.act2"]  # the leader compares, the follower does not
-
-
-def test_groups_spend_the_gates_of_the_plan(shared: Run) -> None:
-    assert shared.plan is not None
-    spent = spending(shared)
-    assert [one.gates for one in spent] == [group.gates for group in shared.plan.groups]
-    assert (sum(one.gates for one in spent), sum(one.neurons for one in spent)) == (shared.gates, shared.neurons)
-
-
-def test_a_plain_network_spends_all_its_relus(plain: Run) -> None:
-    assert plain.plan is None
-    assert plain.gates == plain.neurons
-    spent = spending(plain)
-    assert len(spent) == 8
-    assert all(one.gates == one.neurons for one in spent)
-    assert sum(one.gates for one in spent) == plain.gates
-    assert isinstance(plain.predicted, Predicted)
-    assert plain.predicted.plain == {}
-
-
-def test_samples_are_test_images_with_the_networks_own_probabilities(shared: Run, tiny_run: Path) -> None:
-    assert isinstance(shared.samples, Samples)
-    test = load_data("digits").test
-    network = load(tiny_run)
-    for sample in (*shared.samples.first, *shared.samples.mistakes):
-        raw = test.images[sample.number]
-        assert torch.equal(sample.image, raw)
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (test.mean, test.std))
-        with torch.no_grad():
-            likely = network(((raw / 255.0 - mean) / std)[None]).double().softmax(1)[0]
-        assert [value for _, value in sample.guesses] == pytest.approx(likely.topk(3).values.tolist(), rel=1e-4)
-        assert sample.truth == test.classes[int(test.labels[sample.number])]
-        assert sample.right == (test.classes[int(likely.argmax())] == sample.truth)
-    assert [sample.number for sample in shared.samples.first] == list(range(12))
-    assert not any(sample.right for sample in shared.samples.mistakes)
-    sure = [sample.guesses[0][1] for sample in shared.samples.mistakes]
-    assert sure == sorted(sure, reverse=True)
-
-
-def test_what_was_measured_is_read_back(tiny_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run)
-    layers = (Layer("fc", "Linear", Part(0.5, 10, 20, 0, 3, 7, 2)),)
-    cost = Cost("crypten", 4, layers, Part(dealer_bytes=30), Part(1.5), 2.25, 0.001)
-    assert keep_measured(run, cost) == run / "private" / "crypten.json"
-    assert report.read([run])[0].measured == {"crypten": cost}
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"cost": {"engine": "crypten"}}'])
-def test_a_damaged_measurement_is_named(tiny_run: Path, tmp_path: Path, content: str) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run)
-    (run / "private").mkdir()
-    (run / "private" / "mine.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"mine\.json is no measured cost"):
-        report.read([run])
 
 
 def test_data_that_is_missing_is_said_or_refused(

@@ -1,4 +1,4 @@
-"""The page itself: parsed, and held against the runs."""
+"""The page, parsed and compared with the runs."""
 
 import re
 import shutil
@@ -16,22 +16,12 @@ from deepshare.sharing.gates import prototype_of
 from deepshare.study import report
 from deepshare.study.published import paper
 from deepshare.study.report import Run
-from deepshare.study.report.cost import ENGINE, Predicted, sent
 from deepshare.study.report.frontier import colour
+from deepshare.study.report.private_cost import ENGINE, Predicted, sent
 from deepshare.study.samples import Examples, predict_samples
 from deepshare.text import byte_size
 from deepshare.training.recipe.files import load_recipe
-from tests.study.report_pages import Element, parse
-
-
-@pytest.fixture(scope="module")
-def shared(tiny_run: Path) -> Run:
-    return report.read([tiny_run])[0]
-
-
-@pytest.fixture(scope="module")
-def plain(plain_run: Path) -> Run:
-    return report.read([plain_run])[0]
+from tests.study.report.parsed_page import Element, parse
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +116,7 @@ def test_a_replicate_has_the_colour_of_its_prototype(page: Element, shared: Run)
 
 
 def test_curves_have_a_point_for_every_epoch(page: Element, shared: Run) -> None:
-    curves = page.part("How it was trained")
+    curves = page.part("Training curves")
     phases = [(band.find("title")[0].text, band.find("text")[0].text) for band in curves.find("g", "band")]
     assert phases == [
         ("teacher: 1 epoch", "teacher"),
@@ -145,7 +135,7 @@ def test_curves_have_a_point_for_every_epoch(page: Element, shared: Run) -> None
 
 def test_bars_say_what_groups_spend(page: Element, shared: Run) -> None:
     assert shared.plan is not None
-    rows = page.part("Where the gates are spent").rows()
+    rows = page.part("Gate budget").rows()
     assert [(row[0], row[2], row[4]) for row in rows] == [
         (group.leader.name, f"{group.gates:,}", f"{sum(site.neurons for site in group.sites):,}")
         for group in shared.plan.groups
@@ -154,7 +144,7 @@ def test_bars_say_what_groups_spend(page: Element, shared: Run) -> None:
 
 def test_every_channel_is_a_dot(page: Element, shared: Run) -> None:
     assert shared.plan is not None
-    panels = page.part("How channels use their gates").find("svg", "affine")
+    panels = page.part("Affine parameters").find("svg", "affine")
     assert len(panels) == len(shared.plan.sites)
     for kind, count in (
         ("prototype", sum(group.prototypes for group in shared.plan.groups)),
@@ -166,7 +156,7 @@ def test_every_channel_is_a_dot(page: Element, shared: Run) -> None:
 
 def test_costs_are_in_the_tables(page: Element, shared: Run) -> None:
     assert isinstance(shared.predicted, Predicted)
-    part = page.part("What private inference costs")
+    part = page.part("Cost of private inference")
     rows = part.rows()
     for network, costs, row in (
         ("this one", shared.predicted.costs, rows[0]),
@@ -212,7 +202,7 @@ def test_what_was_measured_is_shown(shared: Run) -> None:
 
 def test_samples_are_cards(page: Element, shared: Run) -> None:
     assert not isinstance(shared.samples, str)
-    cards = page.part("What it says of test images").find("figure", "card")
+    cards = page.part("Sample predictions").find("figure", "card")
     samples = (*shared.samples.first, *shared.samples.mistakes)
     assert len(cards) == len(samples)
     for card, sample in zip(cards, samples, strict=True):
@@ -226,8 +216,8 @@ def test_samples_are_cards(page: Element, shared: Run) -> None:
 def test_a_plain_run_has_no_plan_and_no_alpha(plain: Run) -> None:
     shown = parse(report.page([plain]))
     titles = [one.text for one in shown.find("h3")]
-    assert "Who shares which gates" not in titles
-    assert "How channels use their gates" not in titles
+    assert "Shared gates" not in titles
+    assert "Affine parameters" not in titles
     assert f"All {plain.neurons:,} ReLUs are there." in shown.text
 
 
@@ -320,7 +310,7 @@ def test_scenes_show_image_truth_and_prediction(shared: Run) -> None:
     assert samples.looked == len(samples.scenes) == 3
     assert [scene.number for scene in samples.scenes] == [2, 6, 10]
     assert [scene.accuracy for scene in samples.scenes] == [0.75] * 3
-    shown = parse(report.page([replace(shared, samples=samples)])).part("What it says of test images")
+    shown = parse(report.page([replace(shared, samples=samples)])).part("Sample predictions")
     for figure in shown.find("figure", "scene"):
         assert [len(part.find("img")) for part in figure.find("div")] == [1] * 3
         assert [part.text for part in figure.find("div")] == ["image", "truth", "predicted"]

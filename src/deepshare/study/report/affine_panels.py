@@ -1,17 +1,17 @@
-"""How every channel uses its gate: alpha over beta, a small panel for each site."""
+"""Section of affine parameters: alpha over beta, one small panel per site."""
 
 import torch
 
 from deepshare.study.affine.parameters import LINEAR, Affine, SiteAffine
-from deepshare.study.report.chart import Point, Scale, dots, legend, svg, text
+from deepshare.study.report.chart import AxisScale, Point, dots, legend, svg, text
 from deepshare.study.report.markup import Node, node, section
 
 SIDE, TOP, LEFT = 200.0, 36.0, 4.0
 
 
-def panels(affine: Affine | str) -> Node:
-    """The section."""
-    title = "How channels use their gates"
+def affine_section(affine: Affine | str) -> Node:
+    """Section of panels, or the reason why there are none."""
+    title = "Affine parameters"
     if isinstance(affine, str):
         return section(title, affine)
     limit = max(1.1 * max(float(torch.cat([s.alpha, s.beta]).abs().max()) for s in affine.sites), 0.1)
@@ -26,7 +26,7 @@ def panels(affine: Affine | str) -> Node:
 
 
 def _panel(site: SiteAffine, limit: float) -> Node:
-    x, y = Scale(-limit, limit, LEFT, LEFT + SIDE), Scale(-limit, limit, TOP + SIDE, TOP)
+    x, y = AxisScale(-limit, limit, LEFT, LEFT + SIDE), AxisScale(-limit, limit, TOP + SIDE, TOP)
     p = site.prototypes
     points = list(zip(site.beta.tolist(), site.alpha.tolist(), strict=True))
     counts = ((p, "prototype"), (len(points) - p, "replicate"))
@@ -45,8 +45,8 @@ def _panel(site: SiteAffine, limit: float) -> Node:
     return drawn
 
 
-def _linear_area(x: Scale, y: Scale, limit: float) -> Node:
-    # The larger factor is beta where the signs of alpha and beta differ, and alpha + beta where they agree.
+def _linear_area(x: AxisScale, y: AxisScale, limit: float) -> Node:
+    # The larger factor is beta where alpha and beta differ in sign, and alpha + beta where they agree.
     apart, alike = LINEAR * limit, LINEAR / (1 - LINEAR) * limit
     corners: list[Point] = [(-limit, apart), (0, 0), (limit, alike), (limit, -apart), (0, 0), (-limit, -alike)]
     path = "M" + "L".join(f"{x.at(beta):.1f} {y.at(alpha):.1f}" for beta, alpha in corners) + "z"

@@ -1,4 +1,4 @@
-"""Sample predictions as pictures."""
+"""Section of sample predictions: test images with predicted classes, or with masks for segmentation."""
 
 import base64
 import io
@@ -13,26 +13,25 @@ from deepshare.data.palette import coloured
 from deepshare.study.report.markup import Child, Node, node, section
 from deepshare.study.samples import Sample, Samples, Scene
 
-TITLE = "What it says of test images"
-LARGEST = 240  # pixels of the longer side of a picture of a scene
+TITLE = "Sample predictions"
+LARGEST = 240  # pixels of the longer side of a picture
 
 
-def pictures(samples: Samples | str) -> Node:
-    """The section."""
+def predictions_section(samples: Samples | str) -> Node:
+    """Section of pictures, or the reason why there are none."""
     if isinstance(samples, str):
         return section(TITLE, samples)
     if samples.scenes:
         about = f"{len(samples.scenes)} test images, evenly spaced among all of them."
         return section(TITLE, about, _classes(samples), *map(_scene, samples.scenes))
     right = samples.looked - samples.wrong
-    about = (
-        f"Of the first {samples.looked:,} test images {right:,} are right. Below each: the guess, and the next ones."
-    )
+    answers = "Below each: the prediction and the next most likely classes."
+    about = f"Of the first {samples.looked:,} test images {right:,} are right. {answers}"
     parts: list[Child] = [node("h4", f"The first {len(samples.first)}"), _cards(samples.first)]
     if samples.mistakes:
         every = "All" if samples.wrong == len(samples.mistakes) else f"{len(samples.mistakes)} of"
-        title = f"{every} its {samples.wrong} mistakes, the surest first" if samples.wrong > 1 else "Its one mistake"
-        parts += [node("h4", title), _cards(samples.mistakes)]
+        several = f"{every} its {samples.wrong} mistakes, most confident first"
+        parts += [node("h4", several if samples.wrong > 1 else "Its only mistake"), _cards(samples.mistakes)]
     return section(TITLE, about, *parts)
 
 
@@ -59,12 +58,12 @@ def _card(sample: Sample) -> Node:
 
 
 def _plain(name: str) -> str:
-    """A class as people write it."""
+    """Name of a class with spaces."""
     return name.replace("_", " ")
 
 
 def _scene(scene: Scene) -> Node:
-    found = scene.found.masked_fill(scene.truth < 0, -1)  # what lies around an image is no prediction
+    found = scene.found.masked_fill(scene.truth < 0, -1)  # unlabelled pixels are not evaluated
     named = ((scene.image, "image"), (coloured(scene.truth), "truth"), (coloured(found), "predicted"))
     shown = (
         node("div", node("b", what), node("img", src=_url(image), alt=f"test image {scene.number}: {what}"))
@@ -75,7 +74,7 @@ def _scene(scene: Scene) -> Node:
 
 
 def _classes(samples: Samples) -> Node:
-    """The colours of the classes that occur, and of no class."""
+    """Colour keys of the classes that occur, and of no class."""
     numbers = torch.cat([torch.stack([scene.truth, scene.found]).flatten() for scene in samples.scenes]).unique()
     ordered = torch.cat([numbers[numbers >= 0], numbers[numbers < 0]])
     names = ["no class" if number < 0 else samples.classes[number] for number in ordered.tolist()]
@@ -88,7 +87,7 @@ def _classes(samples: Samples) -> Node:
 
 
 def _url(image: Tensor) -> str:
-    """uint8 (C, H, W) as a PNG within the page."""
+    """Encode a uint8 image (C, H, W) as a PNG data URL."""
     array = image.permute(1, 2, 0).numpy()
     picture = Image.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2] == 1 else array))
     picture.thumbnail((LARGEST, LARGEST))
