@@ -22,7 +22,6 @@ from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.schedule import Gate, Shift
-from deepshare.private.ir import reference
 from deepshare.private.ir.program import Program
 from deepshare.private.run_folder import from_run, sample_images
 from deepshare.private.runtime.engine import engine_names
@@ -42,7 +41,7 @@ def main() -> None:
     program, _ = from_run(options.run)
     _, images = sample_images(options.run, options.images, options.data_dir)
     private = torch.cat([run(program, part, options.engine).logits for part in images.split(options.batch)]).double()
-    expected = reference.evaluate(program, images)
+    expected = program.evaluate(images)
     difference = (private - expected).abs()
     figures: dict[str, float | str] = {
         "engine": options.engine,
@@ -79,7 +78,7 @@ def in_the_clear(program: Program, images: torch.Tensor) -> tuple[int, int]:
         if isinstance(step, Shift)
     }
     exact, found = {}, {}
-    expected = reference.evaluate(program, images, lambda number, value: exact.update({number: value}))
+    expected = program.evaluate(images, lambda number, value: exact.update({number: value}))
     logits = fixed.evaluate(steps, images, shares, lambda number, value: found.update({number: value}))
     count = 0
     for step in steps.steps:

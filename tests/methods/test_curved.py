@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from deepshare.methods.deepshare import DeepShare
 from deepshare.methods.square import CurvedReLU, curve, curved_relus, fading
 from deepshare.private.cost import predict
-from deepshare.private.ir import reference
 from deepshare.private.ir.trace import translate
 from deepshare.private.run_folder import check_plan
 from deepshare.private.runtime.engine import Part
@@ -92,7 +91,7 @@ def test_squares_are_no_gates_and_go_into_every_form_of_the_network(tmp_path: Pa
     program = translate(shared, SIZE)
     check_plan(program, made)
     assert sum(operation.comparisons for operation in program.operations) == 32
-    torch.testing.assert_close(reference.evaluate(program, images).float(), logits)
+    torch.testing.assert_close(program.evaluate(images).float(), logits)
     export_onnx(shared, tmp_path / "network.onnx", SIZE)
     session = onnxruntime.InferenceSession(tmp_path / "network.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})

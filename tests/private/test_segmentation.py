@@ -1,12 +1,9 @@
 """Private inference of a network for segmentation on a small crop of a real image, in real processes."""
 
 from importlib.util import find_spec
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 import deepshare
@@ -14,8 +11,6 @@ from deepshare import private, zoo
 from deepshare.data.pictures import decode_rgb
 from deepshare.data.segmentation import MEAN, STD
 from deepshare.private.cost import Result
-from deepshare.private.formatting import class_shares, save_labels
-from deepshare.private.ir import reference
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from tests.data.unpacked import Unpack
@@ -47,7 +42,7 @@ def deeplab(crops: Tensor, *, shared: bool) -> nn.Module:
 def margin(program: Program, crop: Tensor) -> float:
     """How far the number nearest to zero that decides a gate is from it: a flipped gate flips all that share it."""
     values: dict[int, Tensor] = {}
-    reference.evaluate(program, crop, see=values.__setitem__)
+    program.evaluate(crop, see=values.__setitem__)
     leaders = [op for op in program.operations if isinstance(op, SharedActivation) and op.leads]
     return min(float(values[op.inputs[0]][:, : op.prototypes].abs().min()) for op in leaders)
 
@@ -82,17 +77,3 @@ def test_every_gate_of_its_own_on_gateshare(crops: Tensor) -> None:
         expected = model(crops[:1])
     check(result, expected, 2.0**-5)  # of which the noise is 2^-6
     assert result.cost.online.comparisons == deepshare.count_gates(model, SIZE)
-
-
-def test_shares_and_a_picture_of_the_classes(tmp_path: Path) -> None:
-    labels = torch.tensor([[[0, 0, 2], [2, 2, 2]], [[1, 1, 1], [1, 1, 1]]])
-    logits = torch.eye(3)[labels].movedim(-1, 1)
-    found = class_shares(logits, ("sky", "road", "tree"))
-    assert found == [{"tree": 4 / 6, "sky": 2 / 6}, {"road": 1.0}]
-    assert list(found[0]) == ["tree", "sky"]
-    save_labels(tmp_path / "labels.png", logits)
-    with Image.open(tmp_path / "labels.png") as picture:
-        assert np.array(picture).tolist() == labels.flatten(0, 1).tolist()
-        seen = np.array(picture.convert("RGB")).reshape(-1, 3)
-    assert len({tuple(colour) for colour in seen.tolist()}) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["labels.png"]

@@ -11,7 +11,6 @@ from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import decode
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.ir import reference
 from deepshare.private.run_folder import from_run, sample_images
 from tests.data.unpacked import Unpack
 
@@ -34,7 +33,7 @@ def test_fixed_point_keeps_its_logits_and_classes(images: torch.Tensor) -> None:
     """Without the server's noise, on 200 real images."""
     program, _ = from_run(RUN)
     steps = schedule(program, calibrate(program))
-    expected = reference.evaluate(program, images)
+    expected = program.evaluate(images)
     logits = decode(fixed.evaluate(steps, images), steps.steps[steps.output].scale)
     assert steps.numbers.finer == 2
     assert float((logits - expected).abs().median()) < 2.0**-11
@@ -44,6 +43,6 @@ def test_fixed_point_keeps_its_logits_and_classes(images: torch.Tensor) -> None:
 def test_privately_between_three_processes(images: torch.Tensor) -> None:
     program, _ = from_run(RUN)
     result = run(program, images[:8], "gateshare")
-    difference = (result.logits - reference.evaluate(program, images[:8])).abs()
+    difference = (result.logits - program.evaluate(images[:8])).abs()
     assert float(difference.median()) <= 2.0**-8
     assert result.cost.online.comparisons == 8 * 1_536

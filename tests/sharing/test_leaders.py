@@ -10,7 +10,6 @@ from torch import Tensor, nn
 import deepshare
 from deepshare import zoo
 from deepshare.errors import PlanError, PlanMismatchError
-from deepshare.private.ir import reference
 from deepshare.private.ir.trace import translate
 from deepshare.private.run_folder import check_plan
 from deepshare.sharing.convert import count_gates, share
@@ -101,7 +100,7 @@ def test_private_inference_and_onnx_have_the_same_gates(network: nn.Module, plan
         check_plan(program, deepshare.plan(network, SIZE, "5%"))
     assert sum(operation.comparisons for operation in program.operations) == plan.gates
     images = torch.randn(2, *SIZE, dtype=torch.float64)
-    torch.testing.assert_close(reference.evaluate(program, images), shared.double()(images))
+    torch.testing.assert_close(program.evaluate(images), shared.double()(images))
     export_onnx(shared.float(), tmp_path / "network.onnx", SIZE)
     assert (tmp_path / "network.onnx").is_file()
 

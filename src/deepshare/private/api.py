@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from deepshare.errors import EngineError
 from deepshare.private.cost import Result, total
-from deepshare.private.ir import reference
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Role, check_installed, find_engine
@@ -56,7 +55,7 @@ def run(
     check_installed(chosen)
     check_images(images, program)
     chosen.check(program, options)
-    expected = reference.evaluate(program, images, see=lambda number, value: _check_range(program, number, value))
+    expected = program.evaluate(images, see=lambda number, value: _check_range(program, number, value))
     outcomes = run_here(chosen, program, images, options, machines)
     logits = outcomes["client"].logits
     if logits is None:

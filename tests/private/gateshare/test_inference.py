@@ -17,7 +17,7 @@ from deepshare.private.engines.gateshare import asking, basis, main, serving
 from deepshare.private.engines.gateshare.client import Client
 from deepshare.private.engines.gateshare.fixedpoint import Numbers
 from deepshare.private.engines.gateshare.transport.channel import Channel
-from deepshare.private.ir import outline, reference
+from deepshare.private.ir import outline
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.tls import make_keys, tls_of
@@ -35,7 +35,7 @@ def test_a_shared_network_between_three_processes() -> None:
     model = shared_resnet(8, 400, size)
     images = torch.randn(3, *size)
     result = private.infer(model, images, engine="gateshare")
-    expected = reference.evaluate(translate(model, size), images)
+    expected = translate(model, size).evaluate(images)
     assert float((result.logits - expected).abs().median()) <= 2.0**-6
     assert torch.equal(result.logits.argmax(1), expected.argmax(1))
     predicted = predict(model, size, "gateshare", images=3)
@@ -103,7 +103,7 @@ def test_over_tls(program: Program, tmp_path: Path) -> None:
     keys = {role: tls_of(tmp_path / ("client" if role == "client" else "server")) for role in ROLES}
     images = torch.randn(2, *SIZE)
     logits = logits_of(together(program, images, keys))
-    assert float((logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((logits - program.evaluate(images)).abs().max()) < 2.0**-3
 
 
 def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPat
     images = torch.randn(5, *SIZE)
     found = together(program, images)
     logits = logits_of(found)
-    assert float((logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((logits - program.evaluate(images)).abs().max()) < 2.0**-3
     assert isinstance(found["server"], Outcome)
     assert sum(part.rounds for part in found["server"].layers.values()) == 3 * 17
 
@@ -129,7 +129,7 @@ def test_images_of_a_lot_that_are_unsafe_are_replaced(program: Program, monkeypa
     images = torch.randn(4, *SIZE)
     logits = logits_of(together(program, images))
     assert asked == [4, 2, 2]
-    assert float((logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((logits - program.evaluate(images)).abs().max()) < 2.0**-3
 
 
 def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(

@@ -21,7 +21,6 @@ from deepshare.private.engines.gateshare.fixedpoint import (
     synthetic,
 )
 from deepshare.private.engines.gateshare.schedule import Gate, Product, Shift, Square
-from deepshare.private.ir import reference
 from deepshare.private.ir.program import Convolution, Program
 from deepshare.private.ir.trace import translate
 from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
@@ -42,7 +41,7 @@ def test_calibration_covers_every_operation_on_images_of_the_server_or_synthetic
         numbers = calibrate(program, samples)
         images = synthetic(SIZE) if samples is None else samples
         seen: list[float] = []
-        reference.evaluate(program, images, lambda _, value, seen=seen: seen.append(float(value.abs().max())))  # type: ignore[misc]
+        program.evaluate(images, lambda _, value, seen=seen: seen.append(float(value.abs().max())))  # type: ignore[misc]
         assert numbers.finer == 2
         assert numbers.ranges == tuple(range_bits(largest) + numbers.finer for largest in seen)
         assert 2 * seen[0] <= numbers.limit < 4 * seen[0] + 1e-9

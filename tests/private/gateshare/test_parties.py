@@ -31,7 +31,6 @@ from deepshare.private.engines.gateshare.schedule import (
     Take,
     View,
 )
-from deepshare.private.ir import reference
 from deepshare.private.ir.program import GatedActivation, Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from tests.private.gateshare.sessions import fix_randomness
@@ -79,7 +78,7 @@ def test_every_tensor_is_exact_and_the_logits_are_those_of_the_network(trial: Tr
     scale = trial.schedule.steps[trial.schedule.output].scale
     finer = trial.numbers.finer
     assert 2.0 ** (-9 - finer) < float(decode(run.noise, scale).abs().max()) <= 2.0 ** (-6 - finer)
-    expected_logits = reference.evaluate(trial.program, images)
+    expected_logits = trial.program.evaluate(images)
     # Weights have 14 bits after the point, alpha and beta 12, or two more: the rest is their rounding.
     bound = 2.0 ** (-9 - finer) * float(expected_logits.abs().max())
     assert float((decode(logits, scale) - expected_logits).abs().max()) < bound
@@ -155,7 +154,7 @@ def test_own_gates_with_alpha_1_and_beta_0_are_relu() -> None:
         gate = next(i for i, step in steps if isinstance(step, Gate))
         x = run.values[trial.schedule.steps[gate].inputs[0]]
         assert torch.equal(run.values[gate], x.relu() << (trial.schedule.steps[gate].scale - 18))
-        expected_logits = reference.evaluate(program, images)
+        expected_logits = program.evaluate(images)
         values = decode(run.logits - run.noise, trial.schedule.steps[trial.schedule.output].scale)
         assert float((values - expected_logits).abs().max()) < 2.0**-9
 

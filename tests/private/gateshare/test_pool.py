@@ -27,7 +27,6 @@ from deepshare.private.engines.gateshare.preprocessing import network_file
 from deepshare.private.engines.gateshare.preprocessing.lot import Lot, lot_bytes
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DISCARDED, LOTS, SPENT, Pool, write_pools
 from deepshare.private.engines.gateshare.transport import frames
-from deepshare.private.ir import reference
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
@@ -101,7 +100,7 @@ def marks(path: Path) -> list[str]:
 def check(found: dict[Role, Outcome | Exception], program: Program, images: Tensor) -> Outcome:
     client, server = found["client"], found["server"]
     assert isinstance(client, Outcome) and client.logits is not None and isinstance(server, Outcome), found
-    assert float((client.logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((client.logits - program.evaluate(images)).abs().max()) < 2.0**-3
     return server
 
 
@@ -336,5 +335,5 @@ def test_serve_and_ask_with_pools(program: Program, pools: Path, monkeypatch: py
             client.ask(images)
     finally:
         server.shutdown()
-    assert float((result.logits - reference.evaluate(program, images)).abs().max()) < 2.0**-3
+    assert float((result.logits - program.evaluate(images)).abs().max()) < 2.0**-3
     assert result.cost.online.comparisons == 2 * program.comparisons

@@ -1,4 +1,6 @@
-"""What each kind of activation module becomes in a program."""
+"""Activation modules as operations of a program, each as a whole."""
+
+from functools import singledispatch
 
 import torch
 from torch import Tensor, nn
@@ -7,47 +9,41 @@ from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.methods.patches import PatchReLU
 from deepshare.methods.snl import MaskedReLU
 from deepshare.methods.square import Square
-from deepshare.private.ir.handlers import Call
+from deepshare.private.ir.handlers import TracedCall
 from deepshare.private.ir.patches import cells_of_patches
 from deepshare.private.ir.program import GatedActivation, Operation, SharedActivation
 from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
 
-
-def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is one operation as a whole."""
-    return isinstance(module, GateModule | MaskedReLU | GatedPolynomial | Square)
+Leaders = dict[GateCell, int]
+"""For each group of gates the number of its leader."""
 
 
-def activation(module: nn.Module, call: Call, leaders: dict[GateCell, int], number: int) -> Operation:
-    """The operation of an activation module.
+@singledispatch
+def activation(module: nn.Module, call: TracedCall, leaders: Leaders) -> Operation:
+    """The operation of an activation module; one function is registered for each class.
 
     Args:
-        module: One for which `is_leaf` holds.
-        call: Where it was called.
-        leaders: For each group the number of its leader; a leader enters itself.
-        number: The number that the operation will have.
+        module: A module for which `is_leaf` holds.
+        call: Its call.
+        leaders: The leaders so far; a leader enters itself.
+
+    Raises:
+        UnsupportedModelError: No engine knows it, or its training is not finished.
     """
-    match module:
-        case SharedReLU():
-            return _shared(module, call, leaders, number)
-        case MaskedReLU():
-            if not bool(((module.mask == 0) | (module.mask == 1)).all()):
-                raise call.refuse("its masks are still between 0 and 1", "finish its training, which makes them binary")
-            return GatedActivation(call.name, call.inputs, call.shape, module.mask.bool().reshape(call.shape))
-        case GatedPolynomial():
-            return _polynomial(module, call)
-        case Square():
-            return _square(module, call)
-        case PatchReLU():
-            return _patched(module, call)
     raise call.refuse(f"{type(module).__name__}, which no engine knows", "take a method of deepshare's own")
 
 
-def _shared(module: SharedReLU, call: Call, leaders: dict[GateCell, int], number: int) -> Operation:
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module is one operation as a whole."""
+    return isinstance(module, GateModule) or activation.dispatch(type(module)) is not activation.dispatch(object)
+
+
+@activation.register
+def _shared(module: SharedReLU, call: TracedCall, leaders: Leaders) -> Operation:
     if module.cell.phase != "hard":
         raise call.refuse("its gates are not all hard", "finish the switch")
     if module.position == 0:
-        leaders[module.cell] = number
+        leaders[module.cell] = call.number
     return SharedActivation(
         call.name,
         call.inputs,
@@ -62,7 +58,15 @@ def _shared(module: SharedReLU, call: Call, leaders: dict[GateCell, int], number
     )
 
 
-def _patched(module: PatchReLU, call: Call) -> Operation:
+@activation.register
+def _masked(module: MaskedReLU, call: TracedCall, leaders: Leaders) -> Operation:
+    if not bool(((module.mask == 0) | (module.mask == 1)).all()):
+        raise call.refuse("its masks are still between 0 and 1", "finish its training, which makes them binary")
+    return GatedActivation(call.name, call.inputs, call.shape, module.mask.bool().reshape(call.shape))
+
+
+@activation.register
+def _patched(module: PatchReLU, call: TracedCall, leaders: Leaders) -> Operation:
     """Channels without a gate pass; of the others the patches are cells."""
     gated = (module.patches > 0).all(1)
     mask = gated.view(-1, *[1] * (len(call.shape) - 1)).expand(call.shape)
@@ -71,12 +75,13 @@ def _patched(module: PatchReLU, call: Call) -> Operation:
     )
 
 
-def _cells(patches: Tensor, call: Call) -> Tensor:
+def _cells(patches: Tensor, call: TracedCall) -> Tensor:
     height, width = call.shape[1:] if len(call.shape) == 3 else (1, 1)
     return cells_of_patches(patches, height, width)
 
 
-def _polynomial(module: GatedPolynomial, call: Call) -> Operation:
+@activation.register
+def _polynomial(module: GatedPolynomial, call: TracedCall, leaders: Leaders) -> Operation:
     mask = module.mask.reshape(call.shape)
     values = (value.detach().double() for value in module.factors())
     square, linear, constant = (value.view(value.shape[: len(call.shape)]) for value in values)  # of vectors, too
@@ -85,7 +90,8 @@ def _polynomial(module: GatedPolynomial, call: Call) -> Operation:
     return GatedActivation(call.name, call.inputs, call.shape, mask, square, linear, constant)
 
 
-def _square(module: Square, call: Call) -> Operation:
+@activation.register
+def _square(module: Square, call: TracedCall, leaders: Leaders) -> Operation:
     factor = module.factor().detach().double().view(-1, *[1] * (len(call.shape) - 1))
     mask, zero = torch.zeros(call.shape, dtype=torch.bool), torch.zeros_like(factor)
     return GatedActivation(call.name, call.inputs, call.shape, mask, factor, zero, zero)

@@ -1,4 +1,8 @@
-"""What each torch function becomes in a program; a handler takes the arguments of its function."""
+"""Torch functions as operations of a program.
+
+A handler gets the call that was traced and the arguments of its function, and returns the operation. To support another
+function, write a handler and name the function in its decorator.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepshare.errors import UnsupportedModelError
-from deepshare.private.ir.fold import Norm
 from deepshare.private.ir.program import (
     Add,
     Concatenate,
@@ -17,6 +20,7 @@ from deepshare.private.ir.program import (
     GatedActivation,
     Linear,
     MaxPool,
+    Norm,
     Operation,
     Resample,
     Reshape,
@@ -25,25 +29,49 @@ from deepshare.private.ir.program import (
 Pair = int | Sequence[int]
 
 
-@dataclass(frozen=True)
-class Call:
-    """Where a function was called.
+@dataclass(frozen=True, kw_only=True)
+class TracedCall:
+    """A call of a function or of an activation module.
 
     Attributes:
         name: Path of the module.
         inputs: Numbers of the operations whose results it got.
         before: Shape of the first of them, with the batch.
-        shape: Shape of what it returned, without the batch.
+        shape: Shape of its result, without the batch.
+        number: Number that its operation will have.
     """
 
     name: str
     inputs: tuple[int, ...]
     before: tuple[int, ...]
     shape: tuple[int, ...]
+    number: int
 
     def refuse(self, what: str, cure: str) -> UnsupportedModelError:
         """The error for a call that no engine can do."""
         return UnsupportedModelError(f"{self.name or 'the network'}: {what}: {cure}")
+
+
+Handler = Callable[..., Operation]
+HANDLERS: dict[str, Handler] = {}
+# Functions that may get several tensors that depend on the image.
+SEVERAL: set[str] = set()
+
+
+def handles(*functions: str, several: bool = False) -> Callable[[Handler], Handler]:
+    """Register a handler for torch functions.
+
+    Args:
+        functions: Their names.
+        several: Whether they may get several tensors that depend on the image.
+    """
+
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(functions, handler))
+        SEVERAL.update(functions if several else ())
+        return handler
+
+    return register
 
 
 def _pair(value: Pair) -> tuple[int, int]:
@@ -53,8 +81,9 @@ def _pair(value: Pair) -> tuple[int, int]:
     return int(first), int(second)
 
 
+@handles("conv2d")
 def _conv2d(
-    call: Call,
+    call: TracedCall,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -82,7 +111,8 @@ def _conv2d(
     )
 
 
-def _linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operation:
+@handles("linear")
+def _linear(call: TracedCall, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operation:
     if len(call.shape) != 1:
         raise call.refuse("a linear layer on more than (N, C)", "flatten before it")
     return Linear(call.name, call.inputs, call.shape, weight.detach(), _bias(bias, weight))
@@ -92,8 +122,9 @@ def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
     return weight.new_zeros(weight.shape[0]) if bias is None else bias.detach()
 
 
+@handles("batch_norm")
 def _batch_norm(
-    call: Call,
+    call: TracedCall,
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -110,37 +141,43 @@ def _batch_norm(
     return Norm(call.name, call.inputs, call.shape, scale, shift)
 
 
-def _relu(call: Call, input: Tensor, inplace: bool = False) -> Operation:
+@handles("relu", "relu_")
+def _relu(call: TracedCall, input: Tensor, inplace: bool = False) -> Operation:
     return GatedActivation(call.name, call.inputs, call.shape, torch.ones(call.shape, dtype=torch.bool))
 
 
-def _add(call: Call, input: Tensor, other: Any, *, alpha: float = 1) -> Operation:
+@handles("add", "add_", "__add__", "__radd__", "__iadd__", several=True)
+def _add(call: TracedCall, input: Tensor, other: Any, *, alpha: float = 1) -> Operation:
     if len(call.inputs) != 2 or alpha != 1 or input.shape != other.shape:
         raise call.refuse("a sum with something that is not a tensor of its shape", "add tensors of one shape")
     return Add(call.name, call.inputs, call.shape)
 
 
-def _cat(call: Call, tensors: Sequence[Tensor], dim: int = 0, **_: Any) -> Operation:
+@handles("cat", "concat", "concatenate", several=True)
+def _cat(call: TracedCall, tensors: Sequence[Tensor], dim: int = 0, **_: Any) -> Operation:
     if dim % tensors[0].dim() != 1 or len(call.inputs) != len(tensors):
         raise call.refuse(f"concatenation along dimension {dim}", "concatenate along the channels")
     return Concatenate(call.name, call.inputs, call.shape)
 
 
-def _reshape(call: Call, input: Tensor, *_: Any, **__: Any) -> Operation:
+@handles("flatten", "view", "reshape", "squeeze", "unflatten")
+def _reshape(call: TracedCall, input: Tensor, *_: Any, **__: Any) -> Operation:
     if input.numel() // call.before[0] != torch.Size(call.shape).numel():
         raise call.refuse("a reshape across images", "keep the batch first")
     return Reshape(call.name, call.inputs, call.shape)
 
 
-def _mean(call: Call, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Operation:
+@handles("mean")
+def _mean(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Operation:
     dims = sorted(d % input.dim() for d in ([dim] if isinstance(dim, int) else dim or range(input.dim())))
     if input.dim() != 4 or dims != [2, 3]:
         raise call.refuse(f"a mean over dimensions {dims}", "take means over whole maps only")
     return _pool(call, input, [(0, input.shape[2])], [(0, input.shape[3])])
 
 
+@handles("avg_pool2d")
 def _avg_pool2d(
-    call: Call,
+    call: TracedCall,
     input: Tensor,
     kernel_size: Pair,
     stride: Pair | None = None,
@@ -165,7 +202,8 @@ def _overhang(windows: list[list[tuple[int, int]]], input: Tensor, pads: tuple[i
     return any(w[-1][1] > size + pad for w, size, pad in zip(windows, sizes, pads, strict=True))
 
 
-def _adaptive_avg_pool2d(call: Call, input: Tensor, output_size: Any) -> Operation:
+@handles("adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(call: TracedCall, input: Tensor, output_size: Any) -> Operation:
     windows = [
         [(o * size // out, -(-(o + 1) * size // out)) for o in range(out)]
         for size, out in zip(input.shape[2:], call.shape[1:], strict=True)
@@ -174,7 +212,7 @@ def _adaptive_avg_pool2d(call: Call, input: Tensor, output_size: Any) -> Operati
 
 
 def _pool(
-    call: Call,
+    call: TracedCall,
     input: Tensor,
     rows: list[tuple[int, int]],
     columns: list[tuple[int, int]],
@@ -200,7 +238,8 @@ def _windows(size: int, windows: list[tuple[int, int]], count_outside: bool) -> 
     return sums, counts.double()
 
 
-def _interpolate(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Operation:
+@handles("interpolate")
+def _interpolate(call: TracedCall, input: Tensor, *args: Any, **kwargs: Any) -> Operation:
     mode = kwargs.get("mode", args[2] if len(args) > 2 else "nearest")
     if mode not in ("bilinear", "nearest", "nearest-exact") or kwargs.get("antialias"):
         raise call.refuse(f"interpolation {mode}", "use bilinear or nearest")
@@ -220,15 +259,18 @@ def _interpolate(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Operat
     return Resample(call.name, call.inputs, call.shape, matrices[0], matrices[1], 1.0)
 
 
-def _expand(call: Call, input: Tensor, *_: Any) -> Operation:
+@handles("expand")
+@handles("expand_as", several=True)
+def _expand(call: TracedCall, input: Tensor, *_: Any) -> Operation:
     if len(call.shape) != 3 or input.shape[2:] != (1, 1) or input.shape[1] != call.shape[0]:
         raise call.refuse("an expansion of something that is not a 1x1 map", "expand 1x1 maps only")
     rows, columns = (torch.ones(size, 1, dtype=torch.float64) for size in call.shape[1:])
     return Resample(call.name, call.inputs, call.shape, rows, columns, 1.0)
 
 
+@handles("max_pool2d", "_max_pool2d")
 def _max_pool2d(
-    call: Call,
+    call: TracedCall,
     input: Tensor,
     kernel_size: Pair,
     stride: Pair | None = None,
@@ -243,26 +285,7 @@ def _max_pool2d(
     return MaxPool(call.name, call.inputs, call.shape, kernel, _pair(stride) if stride else kernel, _pair(padding))
 
 
-HANDLERS: dict[str, Callable[..., Operation]] = {
-    "conv2d": _conv2d,
-    "linear": _linear,
-    "batch_norm": _batch_norm,
-    **dict.fromkeys(("relu", "relu_"), _relu),
-    **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), _add),
-    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
-    **dict.fromkeys(("flatten", "view", "reshape", "squeeze", "unflatten"), _reshape),
-    "mean": _mean,
-    "avg_pool2d": _avg_pool2d,
-    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
-    "interpolate": _interpolate,
-    **dict.fromkeys(("expand", "expand_as"), _expand),
-    **dict.fromkeys(("max_pool2d", "_max_pool2d"), _max_pool2d),
-}
-
-# Functions that may get several tensors that depend on the image.
-MANY = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__", "cat", "concat", "concatenate", "expand_as"})
-
-# Functions that give back what they got, in a network that is not training.
+# Functions that return their argument, in a network that is not training.
 PASSING = frozenset(
     {"dropout", "dropout2d", "feature_dropout", "contiguous", "clone", "detach", "to", "double", "type_as"}
 )

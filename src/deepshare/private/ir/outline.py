@@ -1,4 +1,4 @@
-"""The outline of a program as JSON: what a server tells a client. Nothing of it is executed, all of it is checked."""
+"""The outline of a program as JSON, which a server sends to clients. It is checked, and nothing of it is executed."""
 
 import base64
 import hashlib
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.ir.program import OPERATIONS, GatedActivation, Operation, Program, SharedActivation
+from deepshare.private.ir.program import OPERATIONS, Operation, Program
 
 VERSION = 2
 
@@ -21,13 +21,13 @@ _KINDS = {operation.__name__: operation for operation in OPERATIONS}
 
 
 def dump(program: Program) -> str:
-    """Write down what is public; of hidden tensors the shape alone."""
+    """Serialise the public part of a program; of hidden tensors the shape alone."""
     operations = [{"kind": op.kind, **{f.name: _dumped(op, f.name) for f in fields(op)}} for op in program.operations]
     return json.dumps({"version": VERSION, "operations": operations}, sort_keys=True)
 
 
 def digest(program: Program) -> str:
-    """The outline in 64 characters: equal for two parties that run the same program."""
+    """Hash of the outline, 64 characters: equal for two parties that run the same program."""
     return hashlib.sha256(dump(program).encode()).hexdigest()
 
 
@@ -44,11 +44,12 @@ def parse(text: str) -> Program:
             raise EngineError(
                 f"the other party speaks version {version} of the outline, not {VERSION}: install the same deepshare"
             )
-        program = Program(tuple(_parsed(entry) for entry in content["operations"]))
-        _check(program)
+        operations = tuple(_parsed(entry) for entry in content["operations"])
+        for number, operation in enumerate(operations):
+            operation.check(number, operations)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise EngineError(f"the other party sent a damaged outline ({error}): install the same deepshare") from error
-    return program
+    return Program(operations)
 
 
 def _dumped(operation: Operation, name: str) -> Any:
@@ -89,27 +90,3 @@ def _value(value: Any) -> Any:
         return torch.from_numpy(bits.astype(bool)).reshape(shape)
     numbers = np.frombuffer(bytearray(data), torch.empty(0, dtype=kind).numpy().dtype)  # of which there may be none
     return torch.from_numpy(numbers).reshape(shape)
-
-
-def _check(program: Program) -> None:
-    """What engines rely on: every operation reads earlier ones only, and leaders lead."""
-    for number, operation in enumerate(program.operations):
-        if not all(0 <= source < number for source in operation.inputs) or (number == 0) != (not operation.inputs):
-            raise ValueError(f"operation {number} reads what is not there yet")
-        if isinstance(operation, SharedActivation):
-            leader = program.operations[operation.leader]
-            if not isinstance(leader, SharedActivation) or not leader.leads or operation.leader > number:
-                raise ValueError(f"operation {number} follows no leader")
-            _check_cells(operation.cells, operation.prototypes * prod(operation.shape[1:]), number)
-        if isinstance(operation, GatedActivation):
-            _check_cells(operation.cells, operation.gated, number)
-
-
-def _check_cells(cells: Tensor | None, neurons: int, number: int) -> None:
-    """One for each neuron, numbered from 0 on without a gap."""
-    if cells is None:
-        return
-    if len(cells) != neurons or (neurons and not 0 <= int(cells.min()) <= int(cells.max()) < neurons):
-        raise ValueError(f"operation {number} has cells of other neurons")
-    if neurons and not bool(cells.bincount().all()):
-        raise ValueError(f"operation {number} has empty cells")

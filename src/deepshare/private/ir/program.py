@@ -1,22 +1,28 @@
 """A trained network as a list of operations that every engine knows, BatchNorm folded.
 
 An operation names the operations whose results it reads by their numbers. Its hidden tensors are the server's secret;
-all else (architecture, plan, masks) is public: `outline` is what the client is told.
+everything else (architecture, plan, masks) is public: the outline of a program is its public part.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from deepshare.private.ir.patches import count_cells
+from deepshare.private.ir.patches import count_cells, sums
+
+Gates = dict[int, Tensor]
+"""Open gates of an evaluation in the clear, by the number of their leader."""
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One step.
+    """One operation.
 
     Attributes:
         name: Path of the module that does it in the network.
@@ -46,34 +52,98 @@ class Operation:
         """Elements of its result for each image."""
         return prod(self.shape)
 
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Numbers of all operations that it depends on."""
+        return self.inputs
+
+    def moved(self, numbers: Mapping[int, int]) -> Self:
+        """The same operation where the others have new numbers."""
+        return replace(self, inputs=tuple(numbers[source] for source in self.inputs))
+
+    def check(self, number: int, operations: Sequence["Operation"]) -> None:
+        """Check the structure that engines rely on, for an operation that another party described.
+
+        Args:
+            number: Its own number.
+            operations: All operations of the program.
+
+        Raises:
+            ValueError: It reads later operations, or contradicts itself.
+        """
+        if not all(0 <= source < number for source in self.inputs) or (number == 0) != (not self.inputs):
+            raise ValueError(f"operation {number} reads what is not there yet")
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """The result in the clear, in float64.
+
+        Args:
+            inputs: Results of the operations that it reads.
+            gates: Gates of the leaders before; a leader adds its own.
+        """
+        raise NotImplementedError(self.kind)
+
 
 @dataclass(frozen=True, eq=False)
 class Input(Operation):
     """The client's images."""
 
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """The images themselves."""
+        return inputs[0]
+
 
 @dataclass(frozen=True, eq=False)
-class Convolution(Operation):
-    """A convolution (C_out, C_in / groups, kh, kw) with zeros around the map."""
+class Affine(Operation):
+    """Weights and a bias: the common part of convolutions and fully connected layers."""
 
     hidden = ("weight", "bias")
 
     weight: Tensor
     bias: Tensor
+
+    def scaled(self, scale: Tensor, shift: Tensor) -> Self:
+        """The same followed by scale y + shift for each channel."""
+        weight = self.weight * scale.view(-1, *[1] * (self.weight.dim() - 1))
+        return replace(self, weight=weight, bias=self.bias * scale + shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Convolution(Affine):
+    """A convolution (C_out, C_in / groups, kh, kw) with zeros around the map."""
+
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
 
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """torch's convolution."""
+        return F.conv2d(inputs[0], self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
 
 @dataclass(frozen=True, eq=False)
-class Linear(Operation):
+class Linear(Affine):
     """A fully connected layer (C_out, C_in)."""
 
-    hidden = ("weight", "bias")
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """x W^T + bias."""
+        return F.linear(inputs[0], self.weight, self.bias)
 
-    weight: Tensor
-    bias: Tensor
+
+@dataclass(frozen=True, eq=False)
+class Norm(Operation):
+    """x scale + shift for each channel. Folding removes it: programs have none."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def alone(self) -> Affine:
+        """The same as a layer of its own: a 1x1 convolution with one group for each channel."""
+        if len(self.shape) == 1:
+            return Linear(self.name, self.inputs, self.shape, torch.diag(self.scale), self.shift)
+        weight = self.scale.view(-1, 1, 1, 1)
+        return Convolution(self.name, self.inputs, self.shape, weight, self.shift, groups=len(weight))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +157,14 @@ class Resample(Operation):
     columns: Tensor
     scale: float
 
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """Two products of matrices."""
+        return self.scale * (self.rows @ inputs[0] @ self.columns.T)
+
 
 @dataclass(frozen=True, eq=False)
 class MaxPool(Operation):
-    """The largest value of each window; there are engines that refuse it."""
+    """The largest value of each window; some engines refuse it."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -101,20 +175,36 @@ class MaxPool(Operation):
         """One less than the window, for each element."""
         return (prod(self.kernel) - 1) * self.elements
 
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """torch's max-pooling."""
+        return F.max_pool2d(inputs[0], self.kernel, self.stride, self.padding)
+
 
 @dataclass(frozen=True, eq=False)
 class Add(Operation):
     """The sum of two tensors of one shape."""
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """Their sum."""
+        return inputs[0] + inputs[1]
 
 
 @dataclass(frozen=True, eq=False)
 class Concatenate(Operation):
     """Tensors one after the other along the channels."""
 
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """One after the other."""
+        return torch.cat(list(inputs), 1)
+
 
 @dataclass(frozen=True, eq=False)
 class Reshape(Operation):
     """The same elements in another shape."""
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """The same elements."""
+        return inputs[0].reshape(-1, *self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +238,32 @@ class SharedActivation(Operation):
             return 0
         return self.prototypes * prod(self.shape[1:]) if self.cells is None else count_cells(self.cells)
 
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Its input, and the leader of its group."""
+        return (*self.inputs, self.leader)
+
+    def moved(self, numbers: Mapping[int, int]) -> Self:
+        """The leader moves too."""
+        return replace(super().moved(numbers), leader=numbers[self.leader])
+
+    def check(self, number: int, operations: Sequence[Operation]) -> None:
+        """Leaders lead, and cells are those of the prototypes."""
+        super().check(number, operations)
+        leader = operations[self.leader] if 0 <= self.leader <= number else None
+        if not isinstance(leader, SharedActivation) or not leader.leads or self.leads != (self.leader == number):
+            raise ValueError(f"operation {number} follows no leader")
+        _check_cells(self.cells, self.prototypes * prod(self.shape[1:]), number)
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """A leader compares first."""
+        (x,) = inputs
+        if self.leads:
+            gates[self.leader] = _open(x[:, : self.prototypes], self.cells).to(x.dtype)
+        spread = gates[self.leader][:, self.pi].reshape(x.shape)
+        per_channel = (-1, *[1] * (x.dim() - 2))
+        return x * (self.alpha.view(per_channel) * spread + self.beta.view(per_channel))
+
 
 @dataclass(frozen=True, eq=False)
 class GatedActivation(Operation):
@@ -179,6 +295,42 @@ class GatedActivation(Operation):
         """One for each neuron of the mask, or for each cell."""
         return self.gated if self.cells is None else count_cells(self.cells)
 
+    def check(self, number: int, operations: Sequence[Operation]) -> None:
+        """Cells are those of the neurons with a gate."""
+        super().check(number, operations)
+        _check_cells(self.cells, self.gated, number)
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """Both parts, chosen by the mask."""
+        (x,) = inputs
+        otherwise = x
+        if self.square is not None and self.linear is not None and self.constant is not None:
+            otherwise = (self.square * x + self.linear) * x + self.constant
+        if self.cells is None:
+            return torch.where(self.mask, x.relu(), otherwise)
+        where = self.mask.flatten().nonzero().flatten()
+        neurons = x.flatten(1)[:, where]
+        result = otherwise.flatten(1).clone()
+        result[:, where] = neurons * _open(neurons, self.cells)
+        return result.view(x.shape)
+
+
+def _open(neurons: Tensor, cells: Tensor | None) -> Tensor:
+    """The gate of each neuron."""
+    if cells is None:
+        return neurons >= 0
+    return (sums(neurons, cells) >= 0)[:, cells].view(neurons.shape)
+
+
+def _check_cells(cells: Tensor | None, neurons: int, number: int) -> None:
+    """One for each neuron, numbered from 0 on without a gap."""
+    if cells is None:
+        return
+    if len(cells) != neurons or (neurons and not 0 <= int(cells.min()) <= int(cells.max()) < neurons):
+        raise ValueError(f"operation {number} has cells of other neurons")
+    if neurons and not bool(cells.bincount().all()):
+        raise ValueError(f"operation {number} has empty cells")
+
 
 OPERATIONS: tuple[type[Operation], ...] = (
     Input,
@@ -192,6 +344,9 @@ OPERATIONS: tuple[type[Operation], ...] = (
     SharedActivation,
     GatedActivation,
 )
+"""Every operation of a program; each engine implements or refuses them all."""
+
+ACTIVATIONS = frozenset({SharedActivation.__name__, GatedActivation.__name__})
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,16 +365,31 @@ class Program:
         """Comparisons for each image."""
         return sum(operation.comparisons for operation in self.operations)
 
-    def last_use(self) -> dict[int, int]:
-        """For each operation the number of the last one that reads its result."""
-        return {source: number for number, op in enumerate(self.operations) for source in op.inputs}
+    def finished(self) -> list[set[int]]:
+        """For each operation the results that nobody reads after it."""
+        last = {source: number for number, op in enumerate(self.operations) for source in op.inputs}
+        return [{i for i in op.inputs if last[i] == number} for number, op in enumerate(self.operations)]
 
     def outline(self) -> "Program":
         """The program without the server's numbers: hidden tensors have their shape only."""
         return Program(tuple(_without_hidden(op) for op in self.operations))
 
+    def evaluate(self, images: Tensor, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
+        """Run the program in the clear, in float64: the reference that every engine is measured against.
 
-ACTIVATIONS = frozenset({SharedActivation.__name__, GatedActivation.__name__})
+        Args:
+            images: (N, C, H, W), as the network takes them.
+            see: Called with the number and the result of each operation.
+        """
+        values: dict[int, Tensor] = {}
+        gates: Gates = {}
+        for number, (operation, finished) in enumerate(zip(self.operations, self.finished(), strict=True)):
+            values[number] = operation.evaluate([values[i] for i in operation.inputs] or [images.double()], gates)
+            if see is not None:
+                see(number, values[number])
+            for source in finished:
+                del values[source]
+        return values[len(self.operations) - 1]
 
 
 def hidden_tensors(operation: Operation) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
-"""Translate a trained network into a program, by running it once and writing down what it does."""
+"""Translation of a trained network into a program: run it once, record its calls, fold BatchNorm, compare."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,12 +10,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from deepshare.errors import UnsupportedModelError, reason
-from deepshare.private.ir import reference
-from deepshare.private.ir.activations import activation, is_leaf
-from deepshare.private.ir.fold import fold
-from deepshare.private.ir.handlers import CURES, HANDLERS, MANY, PASSING, Call
-from deepshare.private.ir.program import Input, Operation, Program, Resample, Reshape
-from deepshare.sharing.gates import GateCell
+from deepshare.private.ir.activations import Leaders, activation, is_leaf
+from deepshare.private.ir.handlers import CURES, HANDLERS, PASSING, SEVERAL, TracedCall
+from deepshare.private.ir.program import Affine, Input, Norm, Operation, Program, Resample, Reshape
 from deepshare.sharing.observe import BATCH, check_input_size, copy_of
 
 # What folding and another order of additions may change, relative to the largest output.
@@ -39,9 +37,9 @@ def translate(model: nn.Module, input_size: Sequence[int]) -> Program:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(BATCH, *size, dtype=torch.float64, generator=generator)
     with torch.no_grad():
-        recorder = _Recorder(network, images)
+        tracer = _Tracer(network, images)
         try:
-            with recorder:
+            with tracer:
                 result = network(images)
         except UnsupportedModelError:
             raise
@@ -51,7 +49,7 @@ def translate(model: nn.Module, input_size: Sequence[int]) -> Program:
                 f"{type(model).__name__} does not run on images of size {shape} ({reason(error)}): "
                 "give the input size that it was trained for"
             ) from error
-        program = fold(recorder.operations, recorder.output(result))
+        program = fold(tracer.operations, tracer.output(result))
         _check(program, model, torch.randn(BATCH, *size, dtype=torch.float64, generator=generator))
     return program
 
@@ -63,7 +61,7 @@ def _check(program: Program, model: nn.Module, images: Tensor) -> None:
     expected = result["out"] if isinstance(result, dict) else result
     if not bool(torch.isfinite(expected).all()):
         raise UnsupportedModelError(f"{name} gives numbers that are not finite on random images: look at its weights")
-    difference = (reference.evaluate(program, images) - expected).abs().max()
+    difference = (program.evaluate(images) - expected).abs().max()
     if not difference <= _TOLERANCE * expected.abs().max().clamp(min=1):
         raise UnsupportedModelError(
             f"{name} was translated but computes something else ({difference:.1e} apart): it may draw random numbers, "
@@ -71,8 +69,8 @@ def _check(program: Program, model: nn.Module, images: Tensor) -> None:
         )
 
 
-class _Recorder(TorchFunctionMode):
-    """Follows the tensors of one forward by their identity; it keeps them alive, so that no identity comes twice."""
+class _Tracer(TorchFunctionMode):
+    """Records one forward. Tensors are known by their identity; they are kept alive, so that none comes twice."""
 
     def __init__(self, network: nn.Module, images: Tensor) -> None:
         super().__init__()
@@ -82,7 +80,7 @@ class _Recorder(TorchFunctionMode):
         self.operations: list[Operation] = [Input("input", (), tuple(images.shape[1:]))]
         self.numbers = {id(images): 0}
         self.tensors: list[Any] = [images]
-        self.leaders: dict[GateCell, int] = {}
+        self.leaders: Leaders = {}
         for module in self.names:
             module.register_forward_pre_hook(self._enter)
             module.register_forward_hook(self._leave)
@@ -104,11 +102,12 @@ class _Recorder(TorchFunctionMode):
         if is_leaf(module):
             self.leaf -= 1
             call = self._call(self.names[module], (self.numbers[id(args[0])],), result)
-            self._add(activation(module, call, self.leaders, len(self.operations)), result)
+            self._add(activation(module, call, self.leaders), result)
 
-    def _call(self, name: str, sources: tuple[int, ...], result: Tensor) -> Call:
+    def _call(self, name: str, sources: tuple[int, ...], result: Tensor) -> TracedCall:
         before = (BATCH, *self.operations[sources[0]].shape)
-        return Call(name, sources, before, tuple(result.shape[1:]))
+        shape, number = tuple(result.shape[1:]), len(self.operations)
+        return TracedCall(name=name, inputs=sources, before=before, shape=shape, number=number)
 
     def _add(self, operation: Operation, result: Tensor) -> None:
         if isinstance(operation, Resample) and len(operation.shape) == 1:  # a mean that drops its dimensions
@@ -140,7 +139,7 @@ class _Recorder(TorchFunctionMode):
             self._alias(result, sources[0])
             return
         handler = HANDLERS.get(name)
-        if len(sources) > 1 and name not in MANY:
+        if len(sources) > 1 and name not in SEVERAL:
             raise UnsupportedModelError(
                 f"{where or 'the network'} calls {name.strip('_')} with several tensors that depend on the image: "
                 "private inference knows sums and concatenation of such"
@@ -159,3 +158,38 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     return [t for item in value for t in _tensors(item)] if isinstance(value, tuple | list) else []
+
+
+def fold(operations: Sequence[Operation], output: int) -> Program:
+    """Make a program of recorded operations: only those that lead to the output, every Norm folded away.
+
+    A Norm that reads the only use of a convolution or a linear layer becomes a part of it. Any other one, such as the
+    first of a pre-activation block, becomes a layer of its own.
+    """
+    wanted = _reachable(operations, output)
+    uses = Counter(source for number in wanted for source in operations[number].inputs)
+    kept: list[Operation] = []
+    numbers: dict[int, int] = {}
+    for number in sorted(wanted):
+        operation = operations[number]
+        if isinstance(operation, Norm):
+            (before,) = operation.inputs
+            layer = kept[numbers[before]]
+            if uses[before] == 1 and isinstance(layer, Affine):
+                numbers[number] = numbers[before]
+                kept[numbers[number]] = layer.scaled(operation.scale, operation.shift)
+                continue
+            operation = operation.alone()
+        numbers[number] = len(kept)
+        kept.append(operation.moved(numbers))
+    return Program(tuple(kept))
+
+
+def _reachable(operations: Sequence[Operation], output: int) -> set[int]:
+    wanted, open_ends = {0}, [output]
+    while open_ends:
+        number = open_ends.pop()
+        if number not in wanted:
+            wanted.add(number)
+            open_ends += operations[number].sources
+    return wanted

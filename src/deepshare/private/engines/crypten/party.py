@@ -25,7 +25,6 @@ from deepshare.private.ir.program import (
     Linear,
     MaxPool,
     Operation,
-    Program,
     SharedActivation,
 )
 from deepshare.private.ir.range_checks import check_images_below
@@ -59,7 +58,7 @@ def _deal(task: Task, link: Link) -> Outcome:
     link.send(torch.tensor([seeds[1]]), "client")
     room = Room(Dealer(*seeds, link), link, task.count, None)
     steps = _steps(task, room)
-    for finished in _finished(task.program):
+    for finished in task.program.finished():
         steps.popleft().deal()
         room.forget(finished)
     # The time is in the server's, who waits for it.
@@ -82,7 +81,7 @@ class Party:
         """One operation after the other: prepare it, meet, run it."""
         values: dict[int, Tensor] = {}
         layers, offline, logits = {}, Part(), None
-        for number, finished in enumerate(_finished(self._task.program)):
+        for number, finished in enumerate(self._task.program.finished()):
             step = self._steps.popleft()
             step.deal()
             step.settle()
@@ -135,12 +134,6 @@ def _steps(task: Task, room: Room) -> deque[Step]:
     return deque(
         _STEPS.get(type(operation), Alone)(room, program, number) for number, operation in enumerate(program.operations)
     )
-
-
-def _finished(program: Program) -> list[set[int]]:
-    """For each operation the results that nobody reads after it."""
-    last = program.last_use()
-    return [{i for i in operation.inputs if last[i] == number} for number, operation in enumerate(program.operations)]
 
 
 def _source(task: Task, link: Link) -> Source:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.ir import reference
 from deepshare.private.ir.program import Convolution, GatedActivation, Linear, Program
 
 FRACTION, WEIGHT, AFFINE = 16, 14, 12
@@ -138,7 +137,7 @@ def calibrate(program: Program, samples: Tensor | None = None) -> Numbers:
     """
     images = synthetic(program.input_size) if samples is None else samples
     largest: list[float] = []
-    reference.evaluate(program, images, lambda _, value: largest.append(float(value.abs().max())))
+    program.evaluate(images, lambda _, value: largest.append(float(value.abs().max())))
     ranges = []
     for operation, value in zip(program.operations, largest, strict=True):
         ranges.append(range_bits(value))

@@ -8,7 +8,7 @@ from deepshare.private.engines.spu.protocol import LIMIT
 from deepshare.private.ir.program import Convolution, Program
 from deepshare.private.ir.range_checks import check_images_below
 from deepshare.private.runtime.engine import find_engine
-from tests.private.spu.programs import varied
+from tests.private.engines.spu.programs import varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]
 

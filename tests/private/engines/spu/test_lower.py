@@ -11,9 +11,8 @@ pytest.importorskip("spu", reason="engine spu is not installed")
 from deepshare.private.engines.spu.functions import apply
 from deepshare.private.engines.spu.lower import lower
 from deepshare.private.engines.spu.steps import Product, Scale, Select, Step, Sum
-from deepshare.private.ir import reference
 from deepshare.private.ir.program import Program, SharedActivation
-from tests.private.spu.programs import resnet, varied
+from tests.private.engines.spu.programs import resnet, varied
 
 KINDS = ["shared", "relu", "masks", "channels", "neurons"]
 
@@ -38,7 +37,7 @@ CASES = [(varied, kind, absorbs) for kind in KINDS for absorbs in (False, True)]
 def test_steps_compute_the_program(make: Callable[[str], Program], kind: str, absorbs: bool) -> None:
     program = make(kind)
     images = torch.randn(2, *program.input_size)
-    expected = reference.evaluate(program, images)
+    expected = program.evaluate(images)
     result = in_the_clear(lower(program, absorbs, 2), images)
     torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-4)
 

@@ -5,7 +5,7 @@ from deepshare import plan, share, zoo
 from deepshare.private.engines.spu.ciphertexts import Triples, product, tile
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, find_engine
-from tests.private.spu.programs import resnet, varied
+from tests.private.engines.spu.programs import resnet, varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]
 

@@ -9,7 +9,7 @@ from deepshare.private.api import run
 from deepshare.private.cost import Result
 from deepshare.private.ir.program import Convolution, Linear, Program
 from deepshare.private.runtime.engine import Part, find_engine
-from tests.private.spu.programs import resnet, varied
+from tests.private.engines.spu.programs import resnet, varied
 
 
 def check(program: Program, engine: str, count: int) -> Result:

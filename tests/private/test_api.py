@@ -1,13 +1,6 @@
 """All parties on this machine, in real processes."""
 
-import os
-import pickle
-import signal
-import subprocess
-import sys
-import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +9,8 @@ from torch import nn
 from deepshare import plan, private, share, zoo
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.api import run
-from deepshare.private.cost import LAN, WAN, predict, seconds_on
-from deepshare.private.runtime import engine as engines
-from deepshare.private.runtime.engine import Part, Task, check_installed, find_engine
+from deepshare.private.cost import predict
+from deepshare.private.runtime.engine import check_installed, find_engine
 
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 SIZE = (3, 16, 16)
@@ -45,41 +37,6 @@ def test_logits_cost_and_error() -> None:
     for ours, theirs in zip(predicted.layers, cost.layers, strict=True):
         assert vars(ours.part) | {"seconds": 0} == vars(theirs.part) | {"seconds": 0}, ours.name
     assert predicted.offline.dealer_bytes == cost.offline.dealer_bytes
-
-
-@crypten
-def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
-    (tmp_path / "task").write_bytes(_waiting_task())
-    code = (
-        "import pathlib, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'deepshare.private.runtime.worker'], stdin=subprocess.PIPE)\n"
-        "child.stdin.write(pathlib.Path(sys.argv[1]).read_bytes()); child.stdin.flush()\n"
-        "print(child.pid, flush=True); time.sleep(600)\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "task")]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    worker = int(parent.stdout.readline())
-    time.sleep(3)
-    os.kill(worker, 0)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    deadline = time.monotonic() + 20
-    while _alive(worker):
-        assert time.monotonic() < deadline, "the worker outlived its parent"
-        time.sleep(0.1)
-
-
-def _waiting_task() -> bytes:
-    """A server whose client never comes."""
-    program = private.translate(shared(), SIZE)
-    addresses: dict[engines.Role, str] = {"server": "127.0.0.1:29871", "client": "127.0.0.1:29872"}
-    return pickle.dumps(("crypten", Task(role="server", program=program, addresses=addresses, count=1)))
-
-
-def _alive(process: int) -> bool:
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True).stdout.strip()
-    return bool(state) and not state.startswith("Z")
 
 
 @pytest.mark.parametrize(
@@ -117,18 +74,3 @@ def test_values_beyond_fixed_point_are_refused_with_the_layer() -> None:
         nn.init.constant_(layer.weight, 1000.0)  # type: ignore[arg-type]
     with pytest.raises(EngineError, match=r"1 reaches 6e\+06 on these images"):
         run(private.translate(network, SIZE), torch.ones(1, *SIZE), "crypten")
-
-
-def test_time_on_a_link() -> None:
-    part = Part(server_bytes=10**6, client_bytes=125 * 10**5, rounds=10)
-    assert seconds_on(LAN, part, 2) == pytest.approx(10 * 2 * 0.00025 + 0.1)
-    assert seconds_on(WAN, part, 1) == pytest.approx(10 * 0.02 + 1)
-
-
-def test_costs_of_parties_come_together() -> None:
-    server, client = (
-        Part(2.0, server_bytes=5, rounds=3, comparisons=7),
-        Part(3.0, client_bytes=6, rounds=3, comparisons=7),
-    )
-    assert server.beside(client) == Part(3.0, 5, 6, 0, 3, 7, 0)
-    assert server + server == Part(4.0, 10, 0, 0, 6, 14, 0)

@@ -49,11 +49,12 @@ def test_forward_references_and_false_leaders_are_refused(program: Program) -> N
     content["operations"][2]["inputs"] = [9]
     with pytest.raises(EngineError, match="reads what is not there yet"):
         outline.parse(json.dumps(content))
-    content = json.loads(outline.dump(program))
-    follower = next(entry for entry in content["operations"] if entry.get("leads") is False)
-    follower["leader"] = 1
-    with pytest.raises(EngineError, match="follows no leader"):
-        outline.parse(json.dumps(content))
+    for wrong in ({"leader": 1}, {"leader": -1}, {"leader": 99}, {"leads": True}):
+        content = json.loads(outline.dump(program))
+        follower = next(entry for entry in content["operations"] if entry.get("leads") is False)
+        follower.update(wrong)
+        with pytest.raises(EngineError, match="follows no leader"):
+            outline.parse(json.dumps(content))
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,7 +15,7 @@ from deepshare.private.cost import predict
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, Numbers
 from deepshare.private.engines.gateshare.schedule import Gate
-from deepshare.private.ir import outline, reference
+from deepshare.private.ir import outline
 from deepshare.private.ir.patches import cells_of_patches, sums
 from deepshare.private.ir.program import GatedActivation, Input, Program
 from deepshare.private.ir.trace import translate
@@ -62,7 +62,7 @@ def test_cells_by_hand() -> None:
 
 def test_the_program_is_the_network_and_counts_its_gates(model: nn.Module) -> None:
     program, images = translate(model, SIZE), torch.randn(3, *SIZE)
-    torch.testing.assert_close(reference.evaluate(program, images).float(), model(images), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(program.evaluate(images).float(), model(images), rtol=1e-4, atol=1e-4)
     assert program.comparisons == count_gates(model, SIZE)
     again = outline.parse(outline.dump(program))
     assert again.comparisons == program.comparisons and outline.digest(again) == outline.digest(program)
@@ -114,7 +114,7 @@ def test_a_site_without_any_gate_passes() -> None:
     next(iter(patched(model))).set_patches(torch.zeros(3, 2, dtype=torch.long))
     program, images = translate(model, (3, 4, 4)), torch.randn(2, 3, 4, 4)
     assert program.comparisons == 0
-    torch.testing.assert_close(reference.evaluate(program, images).float(), model(images).detach())
+    torch.testing.assert_close(program.evaluate(images).float(), model(images).detach())
     steps = schedule(program, Numbers.usual(program))
     assert not any(isinstance(step, Gate) for step in steps.steps)
     told = outline.parse(outline.dump(program)).operations[2]

@@ -16,22 +16,17 @@ import torch
 from websockets.sync.client import connect
 
 from deepshare import plan, share, zoo
-from deepshare.data.about import About
-from deepshare.errors import EngineError, PlanMismatchError
-from deepshare.private.ir import reference
+from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.handshake import PING_SECONDS, PONG_SECONDS
 from deepshare.private.remote.server import LARGEST_BATCH, ModelServer
 from deepshare.private.remote.tls import make_keys, tls_of
-from deepshare.private.run_folder import check_plan
 from deepshare.private.runtime.engine import find_engine
+from tests.private.remote.running import ABOUT, SIZE, Running, wait_for_workers, workers
 
 pytestmark = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
-
-SIZE = (3, 16, 16)
-ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
 
 
 @pytest.fixture(scope="module")
@@ -41,49 +36,11 @@ def program() -> Program:
     return translate(share(model, plan(model, SIZE, "10%"), start="uniform"), SIZE)
 
 
-class Running:
-    """A service in this process, with what it said."""
-
-    def __init__(self, program: Program, keys: Path | None = None) -> None:
-        self.said: list[str] = []
-        tls = None if keys is None else tls_of(keys / "server")
-        service = ModelServer(
-            engine=find_engine("crypten"), options={}, program=program, about=ABOUT, tls=tls, log=self.said.append
-        )
-        self.server = service.listen("127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self.server.socket.getsockname()[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def wait_for(self, words: str, seconds: float = 60) -> str:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            for line in self.said:
-                if words in line:
-                    return line
-            time.sleep(0.05)
-        raise AssertionError(f"{words!r} not in {self.said}")
-
-
 @pytest.fixture
 def running(program: Program) -> Iterator[Running]:
     service = Running(program)
     yield service
     service.server.shutdown()
-
-
-def workers() -> list[int]:
-    """Children of this process that are parties."""
-    command = ["pgrep", "-f", "-P", str(os.getpid()), "deepshare.private.runtime.worker"]
-    listed = subprocess.run(command, capture_output=True)
-    return [int(line) for line in listed.stdout.split()]
-
-
-def wait_for_workers(count: int, seconds: float = 60) -> list[int]:
-    deadline = time.monotonic() + seconds
-    while len(found := workers()) != count:
-        assert time.monotonic() < deadline, f"{len(found)} workers, not {count}"
-        time.sleep(0.05)
-    return found
 
 
 def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Path) -> None:
@@ -95,7 +52,7 @@ def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Pa
         assert client.offer.about == ABOUT
         assert all(getattr(op, name).is_meta for op in client.offer.program.operations for name in op.hidden)
         result = client.ask(images)
-    torch.testing.assert_close(result.logits.double(), reference.evaluate(program, images), rtol=0, atol=1e-2)
+    torch.testing.assert_close(result.logits.double(), program.evaluate(images), rtol=0, atol=1e-2)
     assert result.cost.online.comparisons == 2 * program.comparisons
     assert result.cost.online.server_bytes > 0 and result.cost.online.client_bytes > 0
     running.wait_for("2 images in")
@@ -209,18 +166,3 @@ def test_a_taken_port_and_an_absent_server_are_named(program: Program) -> None:
         ModelServer(
             engine=find_engine("crypten"), options={"provider": "ttp"}, program=program, about=ABOUT, log=print
         ).listen("127.0.0.1", 0)
-
-
-@pytest.mark.parametrize("server", ["localhost", "localhost:abc", "localhost:99999", "[::1", ":8443"])
-def test_an_address_that_is_none(server: str) -> None:
-    with pytest.raises(EngineError, match="is no address of a server: give HOST:PORT"), connected(server):
-        pass
-
-
-def test_another_plan_with_as_many_gates_is_refused() -> None:
-    model = zoo.resnet18(width=4, num_classes=10)
-    made, other = plan(model, SIZE, "50%"), plan(model, SIZE, "50%", layer_sharing=False)
-    served = translate(share(model, made), SIZE)
-    check_plan(served, made)
-    with pytest.raises(PlanMismatchError, match=r"gates of layer1.* otherwise than the plan"):
-        check_plan(served, other)
