@@ -1,6 +1,6 @@
 """DeepShare: share the ReLU gates of a network across channels and layers, within a budget.
 
-The public names are imported when they are first used, so that `import deepshare` costs nothing.
+Public names are imported on first use, so `import deepshare` is cheap.
 """
 
 from importlib import import_module

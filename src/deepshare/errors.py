@@ -1,28 +1,28 @@
-"""Everything that DeepShare refuses, as one small tree of errors.
+"""Errors that a user can cause.
 
-Each message is one line that names the thing and the cure. The command line prints it and exits with 2.
+Every message is one line that names the problem and the cure. The command line prints it and exits with code 2.
 """
 
 from collections.abc import Sequence
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what another library says, to be quoted in a line of ours."""
+    """First line of another library's error message, to quote in one of ours."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 class DeepShareError(Exception):
-    """The root of all errors that a user can cause.
+    """Base class of all errors that a user can cause.
 
     Attributes:
-        told: Whether another process of the same run says it.
+        told: True if another process of the same run reports the error.
     """
 
     told = False
 
 
 class UnsupportedModelError(DeepShareError):
-    """A model that cannot be converted; carries every problem at once, each with its module and its cure."""
+    """A model cannot be converted; lists all problems, each with its module and its cure."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
@@ -33,40 +33,40 @@ class UnsupportedModelError(DeepShareError):
 
 
 class BudgetError(DeepShareError):
-    """A budget that no plan can meet; the message says what can."""
+    """A budget cannot be met; the message states the minimum."""
 
 
 class PlanError(DeepShareError):
-    """A plan file that is damaged, of a newer version or impossible."""
+    """A plan file is damaged, inconsistent or of a newer version."""
 
 
 class PlanMismatchError(PlanError):
-    """A plan that was made for another model; the message names each difference."""
+    """A plan was made for another model; the message names every difference."""
 
 
 class ModelNameError(DeepShareError):
-    """A model name that nothing answers to; the message says the nearest."""
+    """A model name is unknown; the message suggests the closest one."""
 
 
 class RecipeError(DeepShareError):
-    """A recipe with a wrong key or value; the message names the file and the key."""
+    """A recipe has a wrong key or value; the message names the file and the key."""
 
 
 class DataError(DeepShareError):
-    """A data set that is missing, damaged or does not fit."""
+    """A data set is missing, damaged or unsuitable."""
 
 
 class CheckpointError(DeepShareError):
-    """A run folder that is half-written, damaged or belongs to something else."""
+    """A run folder is incomplete, damaged or belongs to another run."""
 
 
 class HardwareError(DeepShareError):
-    """Devices that are not there, or not so many of them."""
+    """A device is missing, or there are too few of them."""
 
 
 class ExportError(DeepShareError):
-    """A model that could not be exported as asked."""
+    """A model could not be exported."""
 
 
 class EngineError(DeepShareError):
-    """A failure of private inference; carries the other party's reason."""
+    """Private inference failed; carries the other party's reason."""

@@ -1,16 +1,16 @@
-"""Text for people: tables, byte sizes, the nearest known name."""
+"""Text formatting: tables, byte sizes, the nearest known name."""
 
 import difflib
 from collections.abc import Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
-    """Rows as aligned columns under a header.
+    """Format rows as aligned columns under a header.
 
     Args:
-        header: Titles of the columns.
-        rows: Cells, as text.
-        align: One of "<" and ">" for each column.
+        header: Column titles.
+        rows: Cells as text.
+        align: "<" or ">" for each column.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
@@ -23,13 +23,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> s
 
 
 def byte_size(count: int) -> str:
-    """Bytes as people read them: 1,234 B or 12.3 MB."""
+    """Format a number of bytes: 1,234 B or 12.3 MB."""
     if count < 10_000:
         return f"{count:,} B"
     return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
 
 
 def nearest(text: str, known: Sequence[str], prefix: str = "") -> str:
-    """Return `, did you mean "..."?`, or nothing when nothing is near."""
+    """Return `, did you mean "..."?`, or an empty string if no known name is close."""
     near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
     return f', did you mean "{prefix}{near[0]}"?' if near else ""

@@ -325,7 +325,7 @@ def replaced_forward() -> nn.Module:
 
 @pytest.mark.parametrize(
     ("build", "said"),
-    [(Quiet, "no_grad"), (Chance, "random numbers"), (replaced_forward, "replaced on the object")],
+    [(Quiet, "no_grad"), (Chance, "random numbers"), (replaced_forward, "replaced on the instance")],
 )
 def test_what_tracing_would_get_wrong_is_refused(build: Callable[[], nn.Module], said: str) -> None:
     model = build()

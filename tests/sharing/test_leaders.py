@@ -70,7 +70,7 @@ def test_the_file_names_the_leader(plan: Plan, tmp_path: Path) -> None:
     content = json.loads(plan.to_json())
     assert (content["version"], content["groups"][2]["leader"]) == (3, "layer3.1.act1")
     content["groups"][2]["leader"] = "layer4.0.act1"
-    with pytest.raises(PlanError, match="its leader is none of them"):
+    with pytest.raises(PlanError, match="its leader is not one of them"):
         Plan.from_json(json.dumps(content))
 
 

@@ -137,7 +137,7 @@ def edited(plan: Plan, *path: str | int, value: Any) -> str:
         (("groups", 0, "prototypes"), 0, "prototypes is 0"),
         (("groups", 0, "prototypes"), 2.5, "prototypes is 2.5"),
         (("groups", 0, "prototypes"), 4, "edited by hand"),
-        (("groups", 0, "sites", 1, "channels"), 8, "unequal shape"),
+        (("groups", 0, "sites", 1, "channels"), 8, "different shapes"),
         (("groups", 0, "sites", 1, "name"), "layer1.0.act1", "more than once"),
         (("groups", 0, "sites"), [], "no site"),
         (("groups",), [], "no group"),
@@ -166,7 +166,7 @@ def test_a_truncated_file_is_refused(plan: Plan, tmp_path: Path, cut: int) -> No
 
 @pytest.mark.parametrize("text", ["1" * 5_000, "[" * 100_000])
 def test_json_that_python_refuses_is_one_line(text: str) -> None:
-    with pytest.raises(PlanError, match="no valid JSON"):
+    with pytest.raises(PlanError, match="not valid JSON"):
         Plan.from_json(text)
 
 
@@ -189,5 +189,5 @@ def test_a_file_that_cannot_be_written(plan: Plan, tmp_path: Path) -> None:
 
 def test_a_group_of_unequal_sites_cannot_be_made() -> None:
     sites = (Site("a", 4, 8, 8, "module"), Site("b", 4, 4, 4, "module"))
-    with pytest.raises(PlanError, match="unequal shape"):
+    with pytest.raises(PlanError, match="different shapes"):
         Group(1, sites)

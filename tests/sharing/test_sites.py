@@ -212,8 +212,8 @@ def test_a_plain_tensor_of_a_model_is_no_obstacle() -> None:
 @pytest.mark.parametrize(
     ("spoil", "cure"),
     [
-        (torch.jit.script, "the module that it was made from"),
-        (torch.compile, "the module that it was made from"),
+        (torch.jit.script, "give the original module"),
+        (torch.compile, "give the original module"),
         (lambda model: model.append(nn.LazyConv2d(4, 1)), "run it once"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The arithmetic of the shared activation: y = x (alpha gate + beta), with a backward that keeps little."""
+"""Arithmetic of the shared activation y = x (alpha gate + beta), with a memory-saving backward."""
 
 from typing import Any, cast
 
@@ -8,18 +8,18 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-# Elements per thread of a slice of the batch: its temporaries stay in cache instead of passing through fresh memory.
+# Elements per thread of a slice of the batch, so that its temporaries stay in cache.
 _SLICE = 2**17
 
 
 def soft_gate(x: Tensor, sharpness: float) -> Tensor:
-    """The differentiable gate Phi(sharpness x), Phi being the standard normal distribution function."""
+    """Differentiable gate Phi(sharpness x), with the standard normal CDF Phi."""
     gate: Tensor = torch.special.ndtr(sharpness * x)
     return gate
 
 
 def hard_gate(x: Tensor) -> Tensor:
-    """The gate of ReLU as booleans: open from zero on."""
+    """Gate of ReLU as booleans: x >= 0."""
     return x >= 0
 
 
@@ -28,13 +28,13 @@ def activate(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tenso
 
     Args:
         x: Input (N, C, ...).
-        gates: Gates (N, G, ...) with the batch and the map of x; bool where no gradient flows through them.
-        index: For each channel of x, the channel of gates that it reads.
+        gates: Gates (N, G, ...) with the batch and map of x; bool if no gradient flows through them.
+        index: Channel of `gates` for each channel of x.
         alpha: Weight of the gate, one per channel.
-        beta: What is added to the gate, one per channel.
+        beta: Offset of the gate, one per channel.
 
     Returns:
-        x (alpha gates[index] + beta), of the dtype and the memory format of x.
+        x (alpha gates[index] + beta), with the dtype and memory format of x.
     """
     if torch.compiler.is_exporting():
         return x * _scale(gates.to(x.dtype).index_select(1, index), _per_channel(alpha, x), _per_channel(beta, x))
@@ -42,27 +42,27 @@ def activate(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tenso
         return cast(Tensor, _Activate.apply(x, gates, index, alpha, beta))  # type: ignore[no-untyped-call]
     if not torch.is_grad_enabled():
         return _compilable(x, gates, index, alpha, beta)
-    # Left to itself the compiler would keep the scale of every site for the backward.
+    # Otherwise the compiler would keep the scale of every site for the backward pass.
     y = checkpoint(_compilable, x, gates, index, alpha, beta, use_reentrant=False, preserve_rng_state=False)
     return cast(Tensor, y)
 
 
 def assignment(preference: Tensor) -> Tensor:
-    """Row by row a 1 at the largest preference and 0 elsewhere; its gradient goes straight through to all preferences.
+    """One-hot matrix of the largest preference in each row, with a straight-through gradient.
 
-    So the preference for a gate rises where more of that gate would lower the loss.
+    The preference for a gate rises where more of that gate would lower the loss.
     """
     chosen = F.one_hot(preference.argmax(1), preference.shape[1]).to(preference.dtype)
     return chosen + (preference - preference.detach())
 
 
 def activate_assigned(x: Tensor, gates: Tensor, assigned: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """The same as `activate`, with a matrix (C, G) that says which gate a channel reads and has a gradient itself."""
+    """Like `activate`, with a differentiable matrix (C, G) that assigns gates to channels."""
     return _by_product(x, gates, assigned.t() * alpha, beta)
 
 
 def _compilable(x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """The formula with a matrix product, as compiled code would gather and scatter channels one by one."""
+    """The formula as a matrix product; compiled code would gather and scatter channels one by one."""
     return _by_product(x, gates, alpha.new_zeros(gates.shape[1], x.shape[1]).scatter(0, index[None], alpha[None]), beta)
 
 
@@ -72,10 +72,10 @@ def _by_product(x: Tensor, gates: Tensor, weight: Tensor, beta: Tensor) -> Tenso
 
 
 def laid_out(values: Tensor, x: Tensor) -> Tensor:
-    """Values that are broadcast to an x of (N, C, H, W), of its dtype and in memory as x is.
+    """Values to broadcast to x of shape (N, C, H, W), with its dtype and memory format.
 
-    Otherwise, where channels come last, every neuron would be read from far away; and where there are fewer channels
-    than a vector holds, one after the other: rows of maps are long enough.
+    In another format every read of channels_last data would be strided, and with fewer channels than a vector register
+    holds the loop would not vectorise; rows of maps are long enough.
     """
     values = values.to(x.dtype)
     if x.stride(1) != 1 or len(values) != x.shape[1] or torch.compiler.is_exporting():
@@ -88,7 +88,7 @@ def _per_channel(values: Tensor, x: Tensor) -> Tensor:
 
 
 def _spread(gates: Tensor, index: Tensor, x: Tensor) -> Tensor:
-    """The gate of each channel, laid out as x: left to itself index_select forgets that channels come last."""
+    """Gate of each channel in the memory format of x; index_select alone loses channels_last."""
     return torch.index_select(gates.to(x.dtype), 1, index, out=torch.empty_like(x))
 
 
@@ -97,7 +97,7 @@ def _scale(spread: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
 
 
 class _Activate(torch.autograd.Function):
-    """Keeps x and the small gates; plain autograd would keep three maps more."""
+    """Keeps x and the small gates; plain autograd would keep three more maps."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, gates: Tensor, index: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class _Activate(torch.autograd.Function):
 
 
 def _slices(x: Tensor, *others: Tensor) -> "zip[tuple[Tensor, ...]]":
-    """x and tensors of its batch size, cut alike along the batch where that saves time: on a CPU."""
+    """Split x and tensors of its batch size along the batch, which saves time on a CPU."""
     elements = _SLICE * torch.get_num_threads() if x.is_cpu else x.numel()
     samples = max(1, elements // max(1, x.shape[1:].numel()))
     return zip(*(v.split(samples) for v in (x, *others)), strict=True)

@@ -1,4 +1,4 @@
-"""Split a budget of gates over groups, in whole prototype channels."""
+"""Division of a budget of gates among groups, in whole prototype channels."""
 
 import math
 import operator
@@ -8,7 +8,7 @@ from deepshare.errors import BudgetError
 
 
 def parse(budget: int | str, neurons: int) -> int:
-    """A budget as a number of gates: a count (6000, "6,000") or a share of all ReLUs ("1.2%").
+    """Parse a budget: a number of gates (6000, "6,000") or a percentage of all ReLUs ("1.2%").
 
     Raises:
         BudgetError: It is neither, or not between 1 and the number of ReLUs.
@@ -27,26 +27,28 @@ def parse(budget: int | str, neurons: int) -> int:
     elif hasattr(budget, "__index__") and not isinstance(budget, bool):
         gates = operator.index(budget)
     else:
-        raise BudgetError(f"budget {budget!r} is no whole number: give a count such as 6000 or a share such as '1.2%'")
+        raise BudgetError(
+            f"budget {budget!r} is not a whole number: give a count such as 6000 or a share such as '1.2%'"
+        )
     if gates < 1:
-        raise BudgetError(f"budget {budget} is no gate at all: give at least 1")
+        raise BudgetError(f"budget {budget} is too small: give at least 1")
     if gates > neurons:
         raise BudgetError(f"budget {gates:,} is above the {neurons:,} ReLUs of the network: give at most that")
     return gates
 
 
 def split(units: Sequence[int], caps: Sequence[int], weights: Sequence[float], budget: int) -> list[int]:
-    """Split a budget over groups in proportion to their weights.
+    """Divide a budget among groups in proportion to their weights.
 
-    Whole channels, at least one and at most `caps` a group, never above the budget. What a capped group leaves goes to
-    the others, and what rounding leaves goes, channel by channel, to the group furthest below its share (or least above
-    it), so that in the end less is left than the cheapest channel that is still free.
+    Every group gets whole channels, at least one and at most its cap, and the total never exceeds the budget. What a
+    capped group leaves goes to the others. What rounding leaves goes, channel by channel, to the group furthest below
+    its share (or least above it), until the remainder is smaller than the cheapest free channel.
 
     Args:
-        units: Gates of one prototype channel, for each group.
-        caps: Channels of each group.
+        units: Gates per prototype channel of each group.
+        caps: Channels of each group, the maximum of its prototypes.
         weights: Any non-negative numbers.
-        budget: Gates to spend.
+        budget: Number of gates.
 
     Returns:
         Prototype channels of each group.
@@ -77,10 +79,10 @@ def split(units: Sequence[int], caps: Sequence[int], weights: Sequence[float], b
 
 
 def _shares(units: Sequence[int], caps: Sequence[int], weights: Sequence[float], budget: int) -> list[float]:
-    """Channels of each group before rounding: proportional, and clipped to [1, cap] with the rest shared again.
+    """Channels of each group before rounding: proportional, clipped to [1, cap], with the rest divided again.
 
-    Clipping moves what is left in one direction or the other; the side that moves more is settled first, which is the
-    order in which water-filling with two bounds ends after at most one pass per group.
+    Clipping leaves a surplus or a deficit. Fixing the groups on the larger side first is water-filling with two bounds,
+    which ends after at most one pass per group.
     """
     shares: dict[int, float] = {}
     while len(shares) < len(units):

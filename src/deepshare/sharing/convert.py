@@ -1,4 +1,4 @@
-"""Turn a network into one that shares its gates."""
+"""Conversion of a network into one with shared gates."""
 
 import copy
 from collections import Counter, defaultdict
@@ -25,16 +25,16 @@ def share(
     start: Literal["identity", "uniform"] = "identity",
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Make a copy of a model whose ReLUs share their gates as planned.
+    """Return a copy of a model whose ReLUs share their gates according to a plan.
 
     The copy keeps the weights and the state_dict keys of the model and adds an alpha and a beta for every channel of
-    every site that has a gate. Its gates are hard; `set_progress` makes them soft for training.
+    every site with a gate. Its gates are hard; `set_progress` makes them soft for training.
 
     Args:
-        model: The network that the plan was made for; it is not touched.
+        model: The network that the plan was made for; it is not modified.
         plan: From `plan`, or loaded from a file.
-        start: Start values of the affine map: alpha 1 and beta 0, or both uniform in [-1, 1].
-        generator: Source of the uniform start values.
+        start: Initial affine map: alpha 1 and beta 0, or both uniform in [-1, 1].
+        generator: Source of the uniform values.
 
     Raises:
         PlanMismatchError: The plan was made for another model.
@@ -69,12 +69,12 @@ def _activations(plan: Plan) -> Iterator[tuple[Site, SharedReLU]]:
 
 
 def replace_sites(model: nn.Module, sites: Sites, make: Make) -> nn.Module:
-    """Make a copy of a model in which every ReLU call is a call of a module of its own.
+    """Return a copy of a model with a separate module for every ReLU call.
 
     Args:
-        model: The network; it is not touched.
+        model: The network; it is not modified.
         sites: Its sites, from `find_sites`.
-        make: Gives the new module for a site.
+        make: Creates the module for a site.
 
     Raises:
         UnsupportedModelError: A call cannot be replaced; all such calls are named, each with its cure.
@@ -94,13 +94,13 @@ def replace_sites(model: nn.Module, sites: Sites, make: Make) -> nn.Module:
 
 
 def _match(modules: Iterable[nn.Module], model: nn.Module) -> None:
-    """Put new modules into the mode, on the device and in the number format of the model."""
+    """Give new modules the mode, device and dtype of the model."""
     for module in modules:
         module.train(model.training).to(like(model))
 
 
 def _trace(model: nn.Module, places: Sequence[Place], modules: Mapping[str, nn.Module]) -> Iterator[str]:
-    """Rewrite the callers of all calls that no swap can reach; yields what could not be done."""
+    """Rewrite the callers of calls that swapping cannot reach; yield the problems."""
     calls = Counter(place.caller for place in places)
     callers: defaultdict[str, list[Place]] = defaultdict(list)
     for place in places:
@@ -125,7 +125,7 @@ def _swap(model: nn.Module, places: Sequence[Place], modules: Mapping[str, nn.Mo
 
 
 def _verify(model: nn.Module, sites: Sites, modules: Mapping[str, nn.Module]) -> None:
-    """Converted must equal planned: run the result and see."""
+    """Run the result to check that every planned call was converted."""
     seen = observe(model, sites.input_size)
     ran = [name for name in seen.order if name in modules]
     left = [call.caller for call in seen.calls if not _within(call.relu or call.caller, modules)]
@@ -141,23 +141,23 @@ def _within(path: str, names: Iterable[str]) -> bool:
 
 
 class Overwrite(Around):
-    """An activation in the place of an in-place ReLU whose input is read again: it writes its result over its input."""
+    """An activation that overwrites its input, like the in-place ReLU that it replaces."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Activate a copy, which autograd may keep, and write over the original."""
+        """Activate a copy, which autograd may keep, and overwrite the original."""
         return x.copy_(self.activation(x.clone()))
 
 
 def count_gates(model: nn.Module, input_size: Sequence[int]) -> int:
-    """Count the gates that a model computes for one image: those of its leaders and patches, and of ReLUs that remain.
+    """Count the gates that a model computes per image: those of leaders and patches, and remaining ReLUs.
 
-    They are counted where they happen, by running the model once on a meta copy.
+    Gates are counted at run time, on a meta copy of the model.
     """
     return sum(site_gates(model, input_size).values())
 
 
 def site_gates(model: nn.Module, input_size: Sequence[int]) -> dict[str, int]:
-    """Count the gates of a model as `count_gates` does, by site; sites without gates are left out."""
+    """Count the gates of a model by site, as `count_gates` does; omit sites without gates."""
     seen = observe(model, input_size)
     modules = dict(model.named_modules())
     counted = [(call.caller if call.relu is None else call.relu, torch.Size(call.shape).numel()) for call in seen.calls]
@@ -170,14 +170,14 @@ def site_gates(model: nn.Module, input_size: Sequence[int]) -> dict[str, int]:
 
 
 def _site_name(path: str, modules: Mapping[str, nn.Module]) -> str:
-    """The path of the module that stands at a site, for that of the activation within it."""
+    """Path of the module at a site, given the path of the activation inside it."""
     outer = path.rpartition(".")[0]
     within = outer in modules and isinstance(around := modules[outer], Around) and around.activation is modules[path]
     return _site_name(outer, modules) if path and within else path
 
 
 def relu6_to_relu(model: nn.Module) -> nn.Module:
-    """Make a copy of a model with nn.ReLU in the place of every nn.ReLU6, which costs two comparisons a neuron."""
+    """Return a copy of a model with nn.ReLU instead of nn.ReLU6, which costs two comparisons per neuron."""
     if isinstance(model, nn.ReLU6):
         return nn.ReLU(inplace=model.inplace)
     result = copy.deepcopy(model)

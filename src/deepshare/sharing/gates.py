@@ -1,12 +1,12 @@
-"""SharedReLU, the activation whose gates are shared across channels and, through a cell, across layers.
+"""SharedReLU, the activation that shares gates across channels and, through a cell, across layers.
 
-Site l of a group computes for channel c
+A site of a group computes for channel c
 
     y[c] = x[c] (alpha[c] gate(x_leader[pi(c)]) + beta[c])
 
-where only the leader, the first site of the group, has prototypes: its first P channels. A gate is hard, x >= 0 (so
-gate(0) = 1), or soft, Phi(sharpness x); the switch turns the channels of each site from soft to hard, the last first.
-With patches, all neurons of a square patch share the gate of its mean.
+Only the leader, the first site of the group, has prototypes: its first P channels. A gate is hard, x >= 0 (so
+gate(0) = 1), or soft, Phi(sharpness x). The switch hardens the channels of each site from the last to the first. With
+patches, all neurons of a square patch share the gate of its mean.
 """
 
 import math
@@ -23,14 +23,15 @@ from deepshare.sharing.activation import activate, activate_assigned, assignment
 Mapping = Literal["round-robin", "contiguous", "learned"]
 Phase = Literal["soft", "mixed", "hard"]
 
-LEAD = 0.03  # of the prototype that a channel starts with; alpha and with it preferences move by much more in training
+# Initial preference for a channel's own prototype; in training alpha, and with it the preferences, move much further.
+LEAD = 0.03
 
 
 class GateCell:
-    """Carries the gates of one group from its leader to its followers within a forward.
+    """Carries the gates of one group from its leader to its followers within a forward pass.
 
-    A plain object that all sites of the group hold: it is no edge of the graph, so models copy, pickle, compile and
-    export as before. Copies of a model share a fresh cell, without tensors.
+    A plain object held by all sites of the group. It is not an edge of the graph, so models copy, pickle, compile and
+    export as before. The sites of a copied model share a new cell without tensors.
     """
 
     def __init__(self) -> None:
@@ -40,19 +41,19 @@ class GateCell:
         self._next = 0
 
     def enter(self, position: int, phase: Phase) -> None:
-        """Note which gates the site at this position reads, so that the leader publishes what all of them need."""
+        """Register the kind of gates that a site reads, so that the leader publishes all kinds needed."""
         self.phases[position] = phase
         distinct = set(self.phases.values())
         self.phase = phase if len(distinct) == 1 else "mixed"
 
     def put(self, gates: Tensor) -> None:
-        """Publish the gates of the leader; a new forward of the group starts."""
+        """Publish the gates of the leader, which starts a new forward pass of the group."""
         if len(self.phases) > 1:
             self._gates = gates
             self._next = self._next if _recomputing() else 1
 
     def take(self, position: int, x: Tensor) -> Tensor:
-        """The gates for the follower at this position, whose input is x."""
+        """Return the gates for the follower at this position with input x."""
         gates = self._gates
         if gates is None or (position < self._next and not _recomputing()):
             raise UnsupportedModelError(
@@ -60,7 +61,7 @@ class GateCell:
                 "run the model as a whole, or plan again with layer_sharing=False"
             )
         if gates.shape[2:].numel() == x.shape[2:].numel() == 1:
-            gates = gates.reshape(*gates.shape[:2], *x.shape[2:])  # (N, C) follows a 1x1 map, or the other way round
+            gates = gates.reshape(*gates.shape[:2], *x.shape[2:])  # (N, C) after a 1x1 map, or vice versa
         if gates.shape[0] != x.shape[0] or gates.shape[2:] != x.shape[2:]:
             raise UnsupportedModelError(
                 f"the site at position {position} of a group has input {tuple(x.shape)} but its leader has gates "
@@ -73,7 +74,7 @@ class GateCell:
     def _advance(self, position: int, gates: Tensor) -> None:
         self._next = position + 1
         if self._next == len(self.phases):
-            # Activation checkpointing may read the gates once more in the backward; their graph it does not need.
+            # Activation checkpointing may read the gates again in the backward pass, but not their graph.
             keep = torch.is_grad_enabled() and not torch.compiler.is_compiling()
             self._gates = gates.detach() if keep else None
 
@@ -82,30 +83,30 @@ class GateCell:
 
 
 def _recomputing() -> bool:
-    """Whether a backward is running, as when activation checkpointing repeats a part of the forward."""
+    """Return True inside a backward pass, where activation checkpointing recomputes parts of the forward."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class GateModule(nn.Module):
-    """A module whose own comparisons are gates; `count_gates` counts them where they happen."""
+    """A module whose own comparisons are gates, which `count_gates` counts."""
 
 
 class Fading(nn.Module):
-    """A module at a site that may still have a share of the ReLU that it stands for.
+    """A module at a site that can blend in the ReLU it replaces.
 
     Attributes:
-        own: The share; 0 but for training.
+        own: Weight of the ReLU; 0 except in training.
     """
 
     own = 0.0
 
     def faded(self, y: Tensor, x: Tensor) -> Tensor:
-        """What is between its output y and the ReLU of its input x."""
+        """Blend its output y with the ReLU of its input x."""
         return torch.lerp(y, F.relu(x), self.own) if self.own else y
 
 
 class Around(nn.Module):
-    """A module that stands at a site and has the site's activation within it."""
+    """A module that replaces a site and wraps its activation."""
 
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
@@ -113,22 +114,22 @@ class Around(nn.Module):
 
 
 class SharedReLU(GateModule, Fading):
-    """One activation site with shared gates; the drop-in for a ReLU.
+    """Drop-in replacement of a ReLU, with shared gates.
 
-    With prototypes = channels and the identity start it equals ReLU, and so does its gradient except at exactly zero,
+    With prototypes = channels and the identity start it equals ReLU. So does its gradient, except at exactly zero,
     where this gate is open.
 
     Args:
         channels: Channels of the input, C.
         prototypes: Channels of the leader whose gates are computed, P: the first P.
-        mapping: How channels find their prototype: "round-robin" is pi(c) = c mod P; with "contiguous" a prototype
-            maps to itself and the replicates P..C-1 are cut into P blocks, pi(c) = (c - P) P // (C - P); "learned"
-            starts as round-robin, and pi is kept with the weights. See `learn_pi`.
-        affine: Whether alpha and beta are learned; otherwise they are 1 and 0 and no parameters.
-        cell: The cell of the group; None for a group of this one site.
+        mapping: Assignment of channels to prototypes. "round-robin" is pi(c) = c mod P. "contiguous" maps a prototype
+            to itself and splits the replicates P..C-1 into P blocks, pi(c) = (c - P) P // (C - P). "learned" starts as
+            round-robin and stores pi with the weights; see `learn_pi`.
+        affine: Learn alpha and beta; otherwise they are the constants 1 and 0.
+        cell: The cell of the group; None for a group of one site.
         position: 0 for the leader, k for the k-th follower.
         sharpness: The factor in the soft gate, the paper's gamma.
-        patch: Side of the square patches that share a gate; those at the edge of a map may be smaller.
+        patch: Side of the square patches that share a gate; patches at the edge of a map may be smaller.
 
     Example:
         >>> act = SharedReLU(4, prototypes=2)
@@ -183,7 +184,7 @@ class SharedReLU(GateModule, Fading):
         if self.preference is not None:
             y = activate_assigned(x, gates, self._assigned(self.preference), self.alpha, self.beta)
             return self.faded(y, x)
-        # Where both kinds travel, the soft gates come first and the hard ones after them.
+        # With both kinds of gates, the soft ones come first.
         index = self.pi + self.shift if gates.shape[1] > self.prototypes else self.pi
         return self.faded(activate(x, gates, index, self.alpha, self.beta), x)
 
@@ -195,7 +196,7 @@ class SharedReLU(GateModule, Fading):
         return gates
 
     def gates_of(self, x: Tensor) -> Tensor:
-        """The gates that a leader computes from its input, for every neuron of the map."""
+        """Compute the gates of a leader from its input, for every neuron of the map."""
         prototypes = x[:, : self.prototypes]
         if self.patch > 1:
             prototypes = F.avg_pool2d(prototypes, self.patch, ceil_mode=True)
@@ -209,7 +210,7 @@ class SharedReLU(GateModule, Fading):
 
     @torch.no_grad()
     def set_progress(self, progress: float) -> None:
-        """Give the hard gate to the last ceil(C progress) channels and the soft gate to the others."""
+        """Use the hard gate for the last ceil(C progress) channels and the soft gate for the others."""
         self.hard_channels = hard_channels(self.channels, progress)
         hard = torch.arange(self.channels, device=self.pi.device) >= self.channels - self.hard_channels
         self.shift.copy_(self.prototypes * hard)
@@ -217,21 +218,21 @@ class SharedReLU(GateModule, Fading):
         self.cell.enter(self.position, "mixed" if mixed else "hard" if self.hard_channels else "soft")
 
     def learn_pi(self) -> None:
-        """Give every channel but a leader's prototypes a preference for every prototype; it uses the one it prefers."""
+        """Learn a preference of every channel, except a leader's prototypes, for every prototype; the largest wins."""
         start = F.one_hot(self.pi[self._fixed :], self.prototypes).to(self.alpha) * LEAD
         if start.numel() and self.prototypes > 1:
             self.preference = nn.Parameter(start)
 
     @torch.no_grad()
     def freeze_pi(self) -> None:
-        """Write down in pi what every channel prefers, and forget how much it does."""
+        """Store the preferred prototype of every channel in pi and drop the preferences."""
         if self.preference is not None:
             self.pi[self._fixed :] = self.preference.argmax(1)
             self.preference = None
 
     @property
     def moved(self) -> int:
-        """Channels that have another prototype than they started with."""
+        """Number of channels that have left their initial prototype."""
         start = prototype_of(self.channels, self.prototypes, self.mapping).to(self.pi.device)
         now = self.pi if self.preference is None else self._assigned(self.preference).argmax(1)
         return int((now != start).sum())
@@ -252,7 +253,7 @@ class SharedReLU(GateModule, Fading):
             value.copy_(torch.rand(self.channels, generator=generator, device=device) * 2 - 1)
 
     def extra_repr(self) -> str:
-        """What print(model) shows of this site."""
+        """Description of this site in print(model)."""
         role = f"prototypes={self.prototypes}" if self.position == 0 else f"follower={self.position}"
         patch = f", patch={self.patch}" if self.patch > 1 else ""
         return f"{self.channels}, {role}, mapping={self.mapping}{patch}"
@@ -264,7 +265,7 @@ class SharedReLU(GateModule, Fading):
 
 
 def spread(gates: Tensor, patch: tuple[int, int], height: int, width: int) -> Tensor:
-    """The gates of patches (N, C, ...) for every neuron of a map of this size."""
+    """Expand the gates of patches (N, C, ...) to every neuron of a map of this size."""
     if patch == (1, 1):
         return gates
     tall = gates.repeat_interleave(patch[0], 2)[:, :, :height]
@@ -272,7 +273,7 @@ def spread(gates: Tensor, patch: tuple[int, int], height: int, width: int) -> Te
 
 
 def prototype_of(channels: int, prototypes: int, mapping: Mapping) -> Tensor:
-    """The map pi: for each channel the prototype whose gate it uses."""
+    """Return the map pi: the prototype of each channel."""
     channel = torch.arange(channels)
     if mapping != "contiguous":
         return channel % prototypes
@@ -281,19 +282,19 @@ def prototype_of(channels: int, prototypes: int, mapping: Mapping) -> Tensor:
 
 
 def hard_channels(channels: int, progress: float) -> int:
-    """ceil(channels progress), where a progress like 3 / 150 counts as the fraction it was meant to be."""
+    """Return ceil(channels progress), robust to the rounding of fractions such as 3 / 150."""
     if not 0 <= progress <= 1:
         raise DeepShareError(f"progress {progress} of the switch is not between 0 (all soft) and 1 (all hard)")
     return max(0, math.ceil(channels * progress - 1e-9))
 
 
 def shared_relus(model: nn.Module) -> Iterator[SharedReLU]:
-    """All sites with shared gates in a model."""
+    """Iterate over all sites with shared gates in a model."""
     return (m for m in model.modules() if isinstance(m, SharedReLU))
 
 
 def by_site(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All modules by name, activations by the names of their sites."""
+    """Iterate over all modules by name, with activations under the names of their sites."""
     sites: dict[nn.Module, str] = {}
     for path, module in model.named_modules():
         name = sites.get(module, path)
@@ -304,7 +305,7 @@ def by_site(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def set_progress(model: nn.Module, progress: float) -> None:
-    """Set the switch of all sites: 0 is all soft (the GELU phase), 1 all hard (the default), between some of each."""
+    """Set the progress of the switch at all sites, from 0 (all soft, the GELU phase) to 1 (all hard, the default)."""
     for site in shared_relus(model):
         site.set_progress(progress)
 
@@ -316,19 +317,19 @@ def set_sharpness(model: nn.Module, sharpness: float) -> None:
 
 
 def learn_pi(model: nn.Module) -> None:
-    """Let the channels of sites with a learned pi choose their prototypes; only soft gates can be learned with."""
+    """Start learning pi at sites whose mapping is learned; needs soft gates."""
     for site in _learned(model):
         site.learn_pi()
 
 
 def freeze_pi(model: nn.Module) -> None:
-    """End what `learn_pi` began: pi is what was learned."""
+    """Stop learning pi and fix it to the learned assignment."""
     for site in _learned(model):
         site.freeze_pi()
 
 
 def moved_share(model: nn.Module) -> float | None:
-    """The share of channels that have left the prototype they started with; None where none may."""
+    """Fraction of channels that have left their initial prototype; None without a learned pi."""
     sites = list(_learned(model))
     return sum(site.moved for site in sites) / sum(site.channels for site in sites) if sites else None
 
@@ -338,7 +339,7 @@ def _learned(model: nn.Module) -> Iterator[SharedReLU]:
 
 
 def hard_share(model: nn.Module) -> float:
-    """The share of channels that use the hard gate, over all sites; 1.0 in a model without shared gates."""
+    """Fraction of channels that use the hard gate, over all sites; 1.0 in a model without shared gates."""
     sites = list(shared_relus(model))
     total = sum(site.channels for site in sites)
     return sum(site.hard_channels for site in sites) / total if total else 1.0

@@ -1,7 +1,7 @@
-"""Run a network once on a meta copy and record every ReLU call, the layers that feed it, and all else that compares.
+"""Recording of every ReLU call, the layers that feed it, and all other comparisons in one run of a meta copy.
 
-Running sees what reading cannot: functions, modules that are called twice, calls in any order. Nothing is computed:
-tensors on the meta device carry shapes only.
+Running the network finds what inspecting its modules cannot: functions, modules called twice, calls in any order.
+Nothing is computed: tensors on the meta device only have shapes.
 """
 
 import copy
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from deepshare.errors import UnsupportedModelError, reason
 
-# A batch of two tells the batch dimension from a map of height one.
+# A batch of two distinguishes the batch dimension from a map of height one.
 BATCH = 2
 
 # The outline of a call's arguments; see `_outline`.
@@ -56,7 +56,7 @@ _PER_ELEMENT = {
 }
 _REDUCTIONS = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
 _LOOKS_ONLY = frozenset({"__get__", "size", "dim", "__len__"})
-# What ends the way of a layer's output, beside ReLU: other activations, and other layers, also those without a module.
+# Operations, besides ReLU, that end the tracking of a layer's output: activations and functional layers.
 _ENDS = frozenset(
     {
         *("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
@@ -68,15 +68,15 @@ _ENDS = frozenset(
 
 @dataclass(frozen=True)
 class Call:
-    """One ReLU call: where it happened and how it can be reached.
+    """One ReLU call.
 
     Attributes:
         caller: Path of the module whose forward made the call ("" is the model itself).
-        relu: Path of the nn.ReLU module that was called; None for a function call.
+        relu: Path of the nn.ReLU module; None for a function call.
         shape: Shape of the input without the batch.
-        layers: Paths of the convolutions and linear layers whose outputs it reads: as they are, or through
-            normalisation, pooling, sums and all else but another layer or activation.
-        rewrites: Whether the call works in place on a tensor that is read again afterwards.
+        layers: Paths of the convolutions and linear layers whose outputs it reads, directly or through normalisation,
+            pooling, sums and anything else but another layer or activation.
+        rewrites: The call is in place on a tensor that is read again afterwards.
     """
 
     caller: str
@@ -88,7 +88,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Something else that compares: max-pooling, ReLU6, hard-swish and their like."""
+    """Another operation that compares: max-pooling, ReLU6, hard-swish and similar."""
 
     name: str
     what: str
@@ -97,7 +97,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Observation:
-    """What one forward pass did."""
+    """Record of one forward pass."""
 
     calls: tuple[Call, ...]
     others: tuple[Comparison, ...]
@@ -108,7 +108,7 @@ class Observation:
 
 
 def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
-    """Run a meta copy of the model once, in eval mode, and tell what happened.
+    """Run a meta copy of the model once, in eval mode, and record the run.
 
     Raises:
         UnsupportedModelError: The model does not run on this input size.
@@ -116,7 +116,7 @@ def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
     size = check_input_size(input_size)
     name = type(model).__name__
     if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
-        raise UnsupportedModelError(f"{name} is compiled already: give the module that it was made from")
+        raise UnsupportedModelError(f"{name} is already compiled: give the original module")
     ghost = meta_copy(model).eval()
     recorder = _Recorder(ghost)
     try:
@@ -134,7 +134,7 @@ def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
 
 
 def like(model: nn.Module) -> Tensor:
-    """A tensor on the device and in the number format of the model's weights."""
+    """Return a tensor with the device and dtype of the model's weights."""
     return next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
 
 
@@ -145,7 +145,7 @@ def _cure(error: Exception) -> str:
 
 
 def check_input_size(input_size: Sequence[int]) -> tuple[int, ...]:
-    """The input size as a tuple of positive whole numbers, without the batch."""
+    """Validate an input size without the batch and return it as a tuple."""
     size = tuple(input_size) if isinstance(input_size, Sequence) else (input_size,)
     if not 1 <= len(size) <= 3 or not all(isinstance(n, int) and n > 0 for n in size):
         raise UnsupportedModelError(
@@ -156,7 +156,7 @@ def check_input_size(input_size: Sequence[int]) -> tuple[int, ...]:
 
 
 def meta_copy(model: nn.Module) -> nn.Module:
-    """A copy of the model on the meta device, made without copying a single weight."""
+    """Copy a model to the meta device without copying its weights."""
     memo: dict[int, Any] = {}
     loose = (value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor))
     for tensor in chain(model.parameters(), model.buffers(), loose):
@@ -168,26 +168,26 @@ def meta_copy(model: nn.Module) -> nn.Module:
 
 
 def copy_of(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
-    """A deep copy.
+    """Return a deep copy.
 
     Raises:
-        UnsupportedModelError: The model keeps something that cannot be copied.
+        UnsupportedModelError: The model holds an object that cannot be copied.
     """
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be copied ({reason(error)}): delete what it keeps of an earlier run"
+            f"{type(model).__name__} cannot be copied ({reason(error)}): delete state that it keeps from an earlier run"
         ) from error
 
 
 def is_plain_relu(module: nn.Module) -> bool:
-    """Whether a module does what nn.ReLU does and no more; a subclass may."""
+    """Return True for nn.ReLU and subclasses that keep its forward."""
     return isinstance(module, nn.ReLU) and type(module).forward is nn.ReLU.forward
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Whether a module is a convolution or a linear layer, with a weight that is not made from others."""
+    """Return True for a convolution or linear layer whose weight is a parameter of its own."""
     return isinstance(module, _ConvNd | nn.Linear) and "weight" in dict(module.named_parameters(recurse=False))
 
 
@@ -204,7 +204,7 @@ class _Recorder(TorchFunctionMode):
         self.others: list[Comparison] = []
         self.rewritten: dict[int, tuple[Tensor, int]] = {}
         self.rereads: set[int] = set()
-        self.layers: dict[int, tuple[Tensor, tuple[str, ...]]] = {}  # with the tensor: no identity comes twice
+        self.layers: dict[int, tuple[Tensor, tuple[str, ...]]] = {}  # holds the tensor, so that its id is not reused
         for module in self.names:
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
             module.register_forward_hook(self._leave)
@@ -256,7 +256,7 @@ class _Recorder(TorchFunctionMode):
             )
         self.calls.append((self.names[callers[-1]] if callers else "", relu, tuple(x.shape[1:]), self._layers_of(x)))
         if inplace or func in (torch.relu_, Tensor.relu_):
-            # The model goes on with a fresh tensor, so whoever touches the old one reads what ReLU wrote there.
+            # The model continues with a new tensor; any later use of the old one reads the result of the ReLU.
             self.rewritten[x.untyped_storage()._cdata] = (x, len(self.calls) - 1)
             self._feed(x, ())
         return torch.empty_like(x)
@@ -269,7 +269,7 @@ class _Recorder(TorchFunctionMode):
         return tuple(dict.fromkeys(chain.from_iterable(known)))
 
     def note_rereads(self, values: Any) -> None:
-        """Note which of the tensors in some values a ReLU has written over."""
+        """Record tensors among the values that a ReLU has overwritten."""
         for leaf in tree_leaves(values):
             if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
                 seen = self.rewritten.get(leaf.untyped_storage()._cdata)
@@ -284,7 +284,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _outline(value: Any) -> Any:
-    """The containers and the Nones of a value; all else becomes an ellipsis."""
+    """Keep the containers and Nones of a value and replace everything else by an ellipsis."""
     if isinstance(value, dict):
         return {key: _outline(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -293,7 +293,7 @@ def _outline(value: Any) -> Any:
 
 
 def _comparisons(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Iterator[int]:
-    """Comparisons that one call makes, by the elements of its output or input."""
+    """Comparisons of one call, by the elements of its output or input."""
     out = result[0] if isinstance(result, tuple) and result and isinstance(result[0], Tensor) else result
     source = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("input")
     if not isinstance(out, Tensor) or not isinstance(source, Tensor) or source.dim() < 2:

@@ -1,4 +1,4 @@
-"""Export to ONNX, with the gates counted in what was written."""
+"""ONNX export that checks the number of gates in the exported graph."""
 
 import copy
 import math
@@ -21,33 +21,33 @@ from deepshare.sharing.observe import BATCH, check_input_size, like
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-# Max-pooling and its like are left out on both sides: they are no gates.
+# Max-pooling and similar operators are not gates, here or in `count_gates`.
 GATE_OPERATORS = frozenset({"GreaterOrEqual", "Greater", "LessOrEqual", "Less", "Relu"})
 
 
 def export_onnx(model: nn.Module, path: str | Path, input_size: Sequence[int]) -> None:
-    """Write a model as one ONNX file with a free batch size, its gates as many as the model computes.
+    """Export a model to one ONNX file with a dynamic batch size and check its number of gates.
 
     Args:
-        model: A network, shared or not; it is exported in eval mode and left as it was.
-        path: The file to write, whole or not at all.
+        model: A network, shared or not. It is exported in eval mode and not modified.
+        path: The file, written atomically.
         input_size: Size of one input without the batch.
 
     Raises:
-        ExportError: A package is missing, the export failed, the file cannot be written, or the graph does not hold
-            exactly the gates of the model.
+        ExportError: A package is missing, the export failed, the file cannot be written, or the number of gates in the
+            graph is not that of the model.
     """
     path = Path(path)
     _check_writable(path)
     if hard_share(model) < 1:
-        raise ExportError("some gates are soft still, as in training: call set_progress(model, 1) first")
+        raise ExportError("some gates are still soft, as in training: call set_progress(model, 1) first")
     gates = count_gates(model, input_size)
     proto = _export(model, input_size)
     found = _count(proto)
     if found != gates:
         raise ExportError(
-            f"the exported graph compares {found:,} times for one image and the gates are {gates:,}: "
-            "take other comparisons, such as torch.where(x > 0.5, ...), out of the model"
+            f"the exported graph has {found:,} comparisons per image but the model has {gates:,} gates: "
+            "remove other comparisons, such as torch.where(x > 0.5, ...), from the model"
         )
     try:
         write_atomically(path, proto.SerializeToString())
@@ -56,7 +56,7 @@ def export_onnx(model: nn.Module, path: str | Path, input_size: Sequence[int]) -
 
 
 def count_comparisons(path: str | Path) -> int:
-    """Count the gates that an ONNX file computes for one image, by the elements that its operators compare."""
+    """Count the gates of an ONNX graph for one image, by the elements that its operators compare."""
     import onnx
 
     return _count(onnx.load(path))

@@ -1,4 +1,4 @@
-"""Plans: which sites share their gates, and on how many prototype channels."""
+"""Plans: groups of sites that share gates, and their numbers of prototypes."""
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ class Group:
         prototypes: Channels of the leader whose gates are computed.
         sites: The sites, in order of the forward pass.
         patch: Side of the square patches whose neurons share a gate.
-        lead: Which site leads: the first, or a later one. Sites before it cannot use its gates and become linear.
+        lead: Index of the leader. Sites before it cannot use its gates and become linear.
     """
 
     prototypes: int
@@ -36,9 +36,9 @@ class Group:
 
     def __post_init__(self) -> None:
         if not 0 <= self.lead < len(self.sites):
-            raise PlanError("a group has no site, or its leader is none of them: make the plan anew")
+            raise PlanError("a group has no site, or its leader is not one of them: make the plan again")
         if {site.shape for site in self.sites} != {self.leader.shape}:
-            raise PlanError(f"the group led by {self.leader.name} has sites of unequal shape: make the plan anew")
+            raise PlanError(f"the group led by {self.leader.name} has sites of different shapes: make the plan again")
         if not 1 <= self.prototypes <= self.leader.channels:
             raise PlanError(
                 f"the group led by {self.leader.name} has {self.prototypes} prototypes: "
@@ -52,36 +52,36 @@ class Group:
 
     @property
     def leader(self) -> Site:
-        """The site that computes the gates."""
+        """Site that computes the gates."""
         return self.sites[self.lead]
 
     @property
     def followers(self) -> tuple[Site, ...]:
-        """The sites that reuse them."""
+        """Sites that reuse the gates."""
         return self.sites[self.lead + 1 :]
 
     @property
     def gated(self) -> tuple[Site, ...]:
-        """The leader and its followers: all sites but those that become linear."""
+        """Leader and followers: all sites except those that become linear."""
         return self.sites[self.lead :]
 
     @property
     def gates(self) -> int:
-        """Comparisons for one image."""
+        """Comparisons per image."""
         return self.prototypes * patches(self.leader, self.patch)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the gates of one network are computed and who reuses them.
+    """Assignment of gates to the sites of one network.
 
     Attributes:
         input_size: Size of one input without the batch.
-        budget: Gates that were asked for; `gates` is what is spent, never more.
+        budget: Requested number of gates; `gates`, the number used, is never larger.
         groups: The groups, in order of the forward pass.
-        mapping: How replicates find their prototype: pi(c) = c mod P, contiguous blocks, or as they learned it; what
-            they learned is with the weights, as alpha and beta are.
-        affine: Whether every channel has its own alpha and beta.
+        mapping: Assignment of replicates to prototypes: round robin, contiguous blocks, or learned. A learned one is
+            stored with the weights, like alpha and beta.
+        affine: Every channel has its own alpha and beta.
     """
 
     input_size: tuple[int, ...]
@@ -96,7 +96,7 @@ class Plan:
         names = [site.name for site in self.sites]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise PlanError(f"the plan names {', '.join(twice)} more than once: make the plan anew")
+            raise PlanError(f"the plan names {', '.join(twice)} more than once: make the plan again")
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def gates(self) -> int:
-        """Comparisons that the shared network makes for one image."""
+        """Comparisons of the shared network per image."""
         return sum(group.gates for group in self.groups)
 
     @property
@@ -114,10 +114,10 @@ class Plan:
         return sum(site.neurons for site in self.sites)
 
     def check(self, sites: Sites) -> None:
-        """Compare with the sites of a model.
+        """Check that the plan fits the sites of a model.
 
         Raises:
-            PlanMismatchError: They are not the plan's; the message names each difference.
+            PlanMismatchError: It does not; the message names every difference.
         """
         differences = list(_differences(self.sites, sites))
         if differences:
@@ -126,28 +126,28 @@ class Plan:
             )
 
     def to_json(self) -> str:
-        """The plan as versioned JSON."""
+        """Serialise the plan to versioned JSON."""
         return plan_file.dump({"gates": self.gates, **asdict(self)})
 
     @staticmethod
     def from_json(text: str) -> "Plan":
-        """Read a plan back.
+        """Parse a plan.
 
         Raises:
-            PlanError: The text is no plan, is of a newer version, or says something impossible.
+            PlanError: The text is not a plan, is of a newer version, or is inconsistent.
         """
         fields = plan_file.parse(text)
         gates, groups = fields.pop("gates"), tuple(Group(**group) for group in fields.pop("groups"))
         plan = Plan(groups=groups, **fields)
         if plan.gates != gates or not plan.gates <= plan.budget <= plan.neurons:
             raise PlanError(
-                f"the plan says {gates} gates within a budget of {plan.budget}, its groups have {plan.gates}: "
-                "it was edited by hand; make it anew with deepshare plan"
+                f"the plan states {gates} gates within a budget of {plan.budget}, but its groups have {plan.gates}: "
+                "it was edited by hand; make it again with deepshare plan"
             )
         return plan
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a file, whole or not at all."""
+        """Write the plan to a file atomically."""
         plan_file.save(self.to_json(), Path(path))
 
     @staticmethod
@@ -195,21 +195,21 @@ def plan(
     patch: int = 1,
     leaders: Collection[str] = (),
 ) -> Plan:
-    """Plan how a network shares its gates within a budget.
+    """Plan the sharing of a network's gates within a budget.
 
     Args:
-        model: Any network; it is not touched.
+        model: Any network; it is not modified.
         input_size: Size of one input without the batch, such as (3, 32, 32).
-        budget: Gates to spend: a count such as 6000, or a share of all ReLUs such as "1.2%".
-        weights: How much of the budget each site should have, by name; a group gets the sum of its sites.
-            Without weights every group gets the same share of its channels.
-        layer_sharing: Whether consecutive sites of equal shape form a group; otherwise each site is its own.
-        max_group: At most so many sites in a group.
-        per_block: Whether a group ends with its residual block.
-        mapping: How replicates find their prototype.
-        affine: Whether every channel has its own alpha and beta.
-        patch: Side of the square patches whose neurons share a gate, too; a smaller map is one patch.
-        leaders: Sites that lead their groups instead of the first ones; those before them become linear.
+        budget: Number of gates, such as 6000, or a percentage of all ReLUs, such as "1.2%".
+        weights: Weight of each site in the division of the budget, by name; the weight of a group is the sum over its
+            sites. By default every group gets the same fraction of its channels.
+        layer_sharing: Group consecutive sites of equal shape; otherwise each site is its own group.
+        max_group: Maximum number of sites in a group.
+        per_block: End a group with its residual block.
+        mapping: Assignment of replicates to prototypes.
+        affine: Give every channel its own alpha and beta.
+        patch: Side of square patches whose neurons also share a gate; a smaller map is one patch.
+        leaders: Sites that lead their groups instead of the first; sites before them become linear.
 
     Raises:
         UnsupportedModelError: The model has no ReLU or does not run on this input size.
@@ -224,7 +224,7 @@ def plan(
     shares = _weights(runs, weights)
     gates = budgets.parse(budget, sites.neurons)
     if patch < 1:
-        raise BudgetError(f"patches of {patch}x{patch} are none: give a side of 1 or more")
+        raise BudgetError(f"patch {patch} is too small: give a side of 1 or more")
     sides = [min(patch, run[0].height, run[0].width) for run in runs]
     units = [patches(run[0], side) for run, side in zip(runs, sides, strict=True)]
     counts = budgets.split(units, [run[0].channels for run in runs], shares, gates)
@@ -233,16 +233,16 @@ def plan(
 
 
 def patches(site: Site, side: int) -> int:
-    """Patches of one channel: what one prototype costs in gates."""
+    """Patches of one channel: the gates of one prototype."""
     return -(-site.height // side) * -(-site.width // side)
 
 
 def group_sites(
     sites: Sequence[Site], *, max_group: int | None = None, per_block: bool = False
 ) -> list[tuple[Site, ...]]:
-    """Cut the sites into runs of equal shape."""
+    """Split the sites into runs of equal shape."""
     if max_group is not None and max_group < 1:
-        raise BudgetError(f"a group of at most {max_group} sites is none: give 1 or more")
+        raise BudgetError(f"max_group {max_group} is too small: give 1 or more")
     runs: list[list[Site]] = [[sites[0]]]
     for before, site in pairwise(sites):
         full = max_group is not None and len(runs[-1]) == max_group
@@ -258,7 +258,7 @@ def _leads(runs: Sequence[Sequence[Site]], leaders: Collection[str]) -> list[int
         raise PlanError(f"no site is named {', '.join(sorted(unknown))}: give sites of the network as leaders")
     led = [[place for place, site in enumerate(run) if site.name in leaders] or [0] for run in runs]
     if any(len(places) > 1 for places in led):
-        raise PlanError("two leaders are of one group: give at most one for each")
+        raise PlanError("two leaders belong to one group: give at most one per group")
     return [place for (place,) in led]
 
 
@@ -270,10 +270,10 @@ def _weights(runs: Sequence[Sequence[Site]], weights: Mapping[str, float] | None
 
 
 def check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
-    """Refuse weights that are not one for each site.
+    """Check that there is one weight for each site.
 
     Raises:
-        BudgetError: One is missing, or there is no site of its name.
+        BudgetError: A weight is missing, or no site has its name.
     """
     missing = [name for name in names if name not in weights]
     unknown = [name for name in weights if name not in names]

@@ -1,4 +1,4 @@
-"""Plans as versioned JSON files: their text, and what it says as plain values."""
+"""Versioned JSON files of plans."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,11 @@ from deepshare.files import write_atomically
 from deepshare.sharing.sites import Kind, Site
 
 FORMAT = "deepshare-plan"
-VERSION = 3  # 2 has patches, 3 names leaders; a plan is written in the oldest version that knows all it says
+VERSION = 3  # 2 has patches, 3 has leaders; a plan is written in the oldest version that can express it
 
 
 def dump(plan: dict[str, Any]) -> str:
-    """Write a plan's fields, groups and sites as dictionaries, as JSON text."""
+    """Serialise the fields of a plan, with groups and sites as dictionaries, to JSON text."""
     groups = plan["groups"]
     version = 3 if any(group["lead"] for group in groups) else 2 if any(group["patch"] > 1 for group in groups) else 1
     content = {"format": FORMAT, "version": version, **plan}
@@ -22,26 +22,26 @@ def dump(plan: dict[str, Any]) -> str:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Read JSON text back into a plan's fields, with sites as `Site`; every value is checked by itself.
+    """Parse JSON text into the fields of a plan, with sites as `Site`; every value is validated on its own.
 
     Raises:
-        PlanError: The text is no plan, is of a newer version, or has a value that no plan has.
+        PlanError: The text is not a plan, is of a newer version, or has an invalid value.
     """
     content = _object(text)
     _expect(content, {"version": int})
     version = content["version"]
     if version > VERSION:
-        raise PlanError(f"it is of version {version} and this reads version {VERSION}: update deepshare")
+        raise PlanError(f"it has version {version} and this deepshare reads up to version {VERSION}: update deepshare")
     _expect(content, {"input_size": list, "budget": int, "groups": list, "mapping": str, "affine": bool, "gates": int})
     for group in content["groups"]:
         _expect(group, _group_types(version))
         for site in group["sites"]:
             _expect(site, _SITE_TYPES)
             if site["kind"] not in get_args(Kind):
-                raise PlanError(f"{site['name']} is reached as {site['kind']!r}: make the plan anew")
+                raise PlanError(f"{site['name']} is reached as {site['kind']!r}: make the plan again")
     size = content["input_size"]
     if not content["groups"] or not size or not all(isinstance(n, int) and n > 0 for n in size):
-        raise PlanError("the plan has no group or an impossible input size: make it anew with deepshare plan")
+        raise PlanError("the plan has no group or an invalid input size: make it again with deepshare plan")
     groups = [
         {
             "prototypes": group["prototypes"],
@@ -56,7 +56,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def save(text: str, path: Path) -> None:
-    """Write a plan's text, whole or not at all."""
+    """Write the text of a plan atomically."""
     try:
         write_atomically(path, text.encode())
     except OSError as error:
@@ -66,7 +66,7 @@ def save(text: str, path: Path) -> None:
 
 
 def load(path: Path) -> str:
-    """Read a plan's text."""
+    """Read the text of a plan."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -108,7 +108,7 @@ def _object(text: str) -> dict[str, Any]:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(
-            f"no valid JSON ({reason(error)}), so it is damaged or truncated: make it anew with deepshare plan"
+            f"not valid JSON ({reason(error)}), so it is damaged or truncated: make it again with deepshare plan"
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PlanError("not a plan: give a file that deepshare plan wrote")
@@ -121,4 +121,4 @@ def _expect(content: Any, types: dict[str, type]) -> None:
         possible = type(value) is kind and (not isinstance(value, int) or isinstance(value, bool) or value >= 1)
         if not possible:
             wanted = {int: "a whole number of 1 or more", list: "a list", str: "text", bool: "true or false"}[kind]
-            raise PlanError(f"{key} is {value!r} where {wanted} is due: make the plan anew with deepshare plan")
+            raise PlanError(f"{key} is {value!r}, not {wanted}: make the plan again with deepshare plan")

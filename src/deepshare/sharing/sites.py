@@ -19,12 +19,12 @@ class Site:
     """One ReLU call.
 
     Attributes:
-        name: Path at which its activation lives once the gates are shared.
+        name: Path of its activation in the shared network.
         channels: Channels of its input.
         height: Height of its map; 1 for an input of shape (N, C).
         width: Width of its map.
-        kind: An nn.ReLU called once, an nn.ReLU called several times, or a function call.
-        block: The residual block around it: the innermost module that adds; "" if there is none.
+        kind: "module", an nn.ReLU called once; "reused", one called several times; or "function".
+        block: Path of its residual block, the innermost module that adds; "" outside of one.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Site:
 
     @property
     def positions(self) -> int:
-        """Neurons of one channel: what one prototype costs in gates."""
+        """Neurons of one channel: the gates of one prototype."""
         return self.height * self.width
 
     @property
@@ -52,18 +52,18 @@ class Site:
 
 @dataclass(frozen=True)
 class Place:
-    """How the activation of a site is put into the model: at which module, by swapping or by tracing its caller.
+    """Location of a site in the model: the modules to swap, or the caller to trace.
 
     Attributes:
         site: The site.
         caller: Path of the module whose forward calls it.
-        attributes: Paths to set to the new module; empty if the caller must be traced.
-        position: Which of its caller's ReLU calls it is, from 0.
-        runs: How often the caller runs in one forward pass.
+        attributes: Paths to replace by the new module; empty if the caller must be traced.
+        position: Index among the ReLU calls of its caller.
+        runs: Number of calls of the caller in one forward pass.
         inputs: Outline of the arguments of the caller.
-        layers: Paths of the convolutions and linear layers whose outputs it activates: through normalisation, pooling,
-            sums and the like, but not through another activation. Empty where it reads activations alone.
-        rewrites: Whether the activation must write its result over its input.
+        layers: Paths of the convolutions and linear layers that it activates, directly or through normalisation,
+            pooling, sums and similar, but not through another activation. Empty if it reads only activations.
+        rewrites: The activation must overwrite its input.
     """
 
     site: Site
@@ -78,7 +78,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Sites(Sequence[Site]):
-    """The sites of a network for one input size, and what else compares in it."""
+    """The sites of a network for one input size, and its other operations that compare."""
 
     input_size: tuple[int, ...]
     places: tuple[Place, ...] = field(repr=False)
@@ -108,7 +108,7 @@ class Sites(Sequence[Site]):
         return iter(self.sites)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """Plain data for JSON."""
         return {
             "input_size": list(self.input_size),
             "neurons": self.neurons,
@@ -136,14 +136,15 @@ def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
     """Find every ReLU call of a model, in order, by running it once on a meta copy.
 
     Args:
-        model: Any network; it is not touched.
+        model: Any network; it is not modified.
         input_size: Size of one input without the batch, such as (3, 32, 32).
 
     Returns:
-        The sites, and in `others` what else compares.
+        The sites, and in `others` all other operations that compare.
 
     Raises:
-        UnsupportedModelError: The model does not run on this size, or a ReLU sees something other than maps.
+        UnsupportedModelError: The model does not run on this size, or a ReLU has an input other than (N, C, H, W) or
+            (N, C).
 
     Example:
         >>> from torch import nn
@@ -160,8 +161,8 @@ def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
 def _check(model: nn.Module, seen: Observation) -> None:
     problems = [
         f"{call.relu or call.caller or 'the model'}: its ReLU sees an input of shape "
-        f"(N, {', '.join(map(str, call.shape))}), and gates are shared across the channels of (N, C, H, W) or (N, C): "
-        "bring the channels into that place"
+        f"(N, {', '.join(map(str, call.shape))}), but gates are shared across the channels of (N, C, H, W) or (N, C): "
+        "permute it to that layout"
         for call in seen.calls
         if len(call.shape) not in (1, 3)
     ]
@@ -198,7 +199,7 @@ def _places(model: nn.Module, seen: Observation) -> Iterator[Place]:
 def _attributes(
     model: nn.Module, call: Call, aliases: dict[int, list[str]], relu_calls: int, pair_calls: int
 ) -> tuple[str, ...]:
-    """Paths that can simply be set to a new module, if there are any."""
+    """Paths that can be replaced by a new module; empty if there are none."""
     if call.relu is None:
         return ()
     paths = aliases[id(model.get_submodule(call.relu))]

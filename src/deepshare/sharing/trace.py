@@ -1,7 +1,7 @@
-"""Give each ReLU call of one block a module of its own, where swapping modules cannot.
+"""Replacement of ReLU calls that swapping modules cannot reach: functions, and modules called several times.
 
 The block is traced with its children as leaves, its ReLU nodes become calls of new children, and the generated code
-takes the place of the block's forward. The block keeps its class, its attributes and its state_dict keys.
+replaces the block's forward. The block keeps its class, its attributes and its state_dict keys.
 """
 
 import random
@@ -22,7 +22,7 @@ _METHODS = frozenset({"relu", "relu_"})
 
 
 class RewrittenForward:
-    """The forward of a traced block, as code that survives copies and pickles with the block it belongs to."""
+    """The generated forward of a traced block, which copies and pickles with its block."""
 
     def __init__(self, block: nn.Module, source: str, names: dict[str, Any]) -> None:
         self.block = block
@@ -34,7 +34,7 @@ class RewrittenForward:
         """Run the generated forward on the block."""
         return self.function(self.block, *args, **kwargs)
 
-    # torch.export asks a forward for its code and its signature, as if it were always a method.
+    # torch.export reads the code and the signature of a forward as if it were a method.
     @property
     def __code__(self) -> CodeType:
         return self.function.__code__
@@ -44,7 +44,7 @@ class RewrittenForward:
         return signature(MethodType(self.function, self.block))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Modules such as torch neither copy nor pickle; their names do.
+        # Modules such as torch can be neither copied nor pickled, but their names can.
         modules = {name: value.__name__ for name, value in self.names.items() if isinstance(value, ModuleType)}
         names = {name: value for name, value in self.names.items() if name not in modules}
         return {"block": self.block, "source": self.source, "names": names, "modules": modules}
@@ -66,11 +66,11 @@ def rewrite(
     """Replace ReLU calls in the forward of a block by calls of new children.
 
     Args:
-        block: The block; it is changed.
+        block: The block, modified in place.
         path: Its path in the model, for messages.
-        activations: For each position among the block's ReLU calls, the new child's name and module.
-        calls: How many ReLU calls were seen when the block ran.
-        inputs: Outline of the arguments that it ran with.
+        activations: Name and module of the new child, by position among the ReLU calls of the block.
+        calls: Number of ReLU calls observed when the block ran.
+        inputs: Outline of its arguments.
 
     Raises:
         UnsupportedModelError: The block's forward cannot be traced, or depends on its training mode.
@@ -80,7 +80,7 @@ def rewrite(
     relus = [node for node in graph.nodes if _is_relu(node, block)]
     if len(relus) != calls:
         raise UnsupportedModelError(
-            f"{path}: {calls} ReLU calls ran and {len(relus)} stand in its forward: "
+            f"{path}: {calls} ReLU calls ran but its traced forward has {len(relus)}: "
             "give each ReLU call an nn.ReLU module of its own"
         )
     for position, (name, module) in activations.items():
@@ -95,10 +95,10 @@ def rewrite(
 
 
 def _trace(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
-    """Trace in both modes: FX bakes `self.training` in, so the two must agree."""
+    """Trace in train and eval mode; FX bakes in `self.training`, so the two must agree."""
     if "forward" in vars(block):
         raise UnsupportedModelError(
-            f"{path}: its forward was replaced on the object, where tracing does not see it: define it in the class"
+            f"{path}: its forward was replaced on the instance, which tracing cannot see: define it in the class"
         )
     training, draws = block.training, (random.getstate(), torch.get_rng_state())
     tracers = [BlockTracer(block, inputs) for _ in range(2)]
@@ -117,14 +117,14 @@ def _trace(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
         torch.set_rng_state(draws[1])
     if drew:
         raise UnsupportedModelError(
-            f"{path}: its forward draws random numbers beside its ReLU calls: give each ReLU call an nn.ReLU module of "
-            "its own"
+            f"{path}: its forward also draws random numbers, which cannot be traced: "
+            "give each ReLU call an nn.ReLU module of its own"
         )
     sources = [tracer.graph.python_code("self").src + tracer.front(path) for tracer in tracers]
     if sources[0] != sources[1]:
         raise UnsupportedModelError(
-            f"{path}: its forward reads self.training beside its ReLU calls: give each ReLU call an nn.ReLU module of "
-            "its own"
+            f"{path}: its forward reads self.training, which cannot be traced: "
+            "give each ReLU call an nn.ReLU module of its own"
         )
     return tracers[0]
 

@@ -1,8 +1,8 @@
-"""Trace the forward of one block, with its children as leaves and its arguments as they were given.
+"""FX tracing of one block, with its children as leaves and the structure of its arguments kept.
 
-FX takes every argument for a tensor: a branch on `shortcut is None` is then baked the wrong way, and a list cannot be
-written to. So the arguments are taken apart as they were seen: None stays None, containers stay containers, and only
-what they hold becomes an input of the graph. A few lines in front of the generated code do the same when it runs.
+FX treats every argument as a tensor: it bakes in the wrong branch of `shortcut is None`, and a list cannot be written
+to. Here arguments keep the structure seen at run time: None stays None, containers stay containers, and only their
+elements become inputs of the graph. A few generated lines unpack the arguments in the same way at run time.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ class BlockTracer(fx.Tracer):
 
     Args:
         block: The block.
-        inputs: Outline of the arguments that it was called with, from `observe`.
+        inputs: Outline of the arguments it was called with, from `observe`.
     """
 
     def __init__(self, block: nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
@@ -37,19 +37,19 @@ class BlockTracer(fx.Tracer):
         self.written: list[str] = []
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """Make a node, unless it stands in a context, which FX would drop."""
+        """Create a node; refuse a context manager such as no_grad, which FX would drop."""
         if _contexts() != self.contexts:
             raise UnsupportedModelError("it enters torch.no_grad() or torch.autocast()")
         return super().create_node(*args, **kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Every child is a leaf."""
+        """Treat every child as a leaf."""
         return True
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Make a node of a child's call; run a container that was made on the spot, such as a slice of a Sequential."""
+        """Record the call of a child; run a container created on the fly, such as a slice of a Sequential."""
         if isinstance(m, nn.Sequential) and m not in self.members:
             return forward(*args, **kwargs)
         return super().call_module(m, forward, args, kwargs)
@@ -57,7 +57,7 @@ class BlockTracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """Give the forward its arguments: proxies, in the containers and beside the Nones that were seen."""
+        """Call the forward with proxies in the observed containers, and None where None was observed."""
         given = {name: self._stand_in(name, outline) for name, outline in self.bound.arguments.items()}
         bound = BoundArguments(self.signature, given)
         before = {name: list(value) for name, value in given.items() if isinstance(value, list)}
@@ -83,7 +83,7 @@ class BlockTracer(fx.Tracer):
         return self.create_proxy("placeholder", f"input_{len(self.sources)}", (), {})
 
     def front(self, path: str) -> str:
-        """The code that goes behind the graph's own `forward` and calls it with the arguments taken apart."""
+        """Source of a `forward` that unpacks its arguments and calls the graph's own one."""
         parameters = [self._own(parameter) for parameter in self.signature.parameters.values()]
         head = str(Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *parameters]))
         lines = ["", "_traced = forward", f"def forward{head}:"]
@@ -95,7 +95,7 @@ class BlockTracer(fx.Tracer):
         return "\n".join(lines)
 
     def names(self) -> Iterator[tuple[str, Any]]:
-        """What `front` refers to."""
+        """Global names that the source of `front` refers to."""
         yield "_refuse", refuse_other_arguments
         for name, value in self.defaults.items():
             yield f"_default_{name}", value
@@ -106,7 +106,7 @@ class BlockTracer(fx.Tracer):
 
 
 class _Name(str):
-    """A default value that prints as the name under which the generated code finds it."""
+    """A default value whose repr is its name in the generated code."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -121,8 +121,8 @@ def _same(items: list[Any], others: list[Any]) -> bool:
 
 
 def refuse_other_arguments(path: str) -> NoReturn:
-    """Raise because a traced block got other arguments than when its model was converted."""
+    """Raise because a traced block got arguments of another structure than during conversion."""
     raise UnsupportedModelError(
-        f"{path}: it got a None or a list where there was none when its ReLUs were found, or the other way round: "
+        f"{path}: its arguments have None or lists in other places than when its ReLUs were found: "
         "give each ReLU call an nn.ReLU module of its own"
     )
