@@ -107,9 +107,9 @@ def test_drop_last(numbered: ImageSet) -> None:
 
 
 def test_too_few_images_for_a_batch_are_refused(numbered: ImageSet) -> None:
-    with pytest.raises(DataError, match="numbered: 103 images make no batch of 128"):
+    with pytest.raises(DataError, match="numbered: 103 images are not enough for a batch of 128"):
         batches(numbered, 64, world=2, drop_last=True)
-    with pytest.raises(DataError, match="0 images make no batch"):
+    with pytest.raises(DataError, match="0 images are not enough for a batch"):
         batches(numbered.take(torch.tensor([], dtype=torch.int64)), 10)
 
 
@@ -147,7 +147,7 @@ def test_images_of_unequal_size_need_a_crop_or_a_frame() -> None:
     images = files(3, lambda index: torch.full((3, *sizes[index]), 255, dtype=torch.uint8))
     masks = files(3, lambda index: torch.full(sizes[index], 1, dtype=torch.uint8))
     lazy = ImageSet("lazy", images, masks, ("a", "b"), (0.5,) * 3, (0.5,) * 3, ignore=255)
-    with pytest.raises(DataError, match="images of unequal size make no batch: give a crop"):
+    with pytest.raises(DataError, match="images of unequal size cannot form a batch: use a crop"):
         list(batches(lazy, 3))
     ((found, labels),) = batches(lazy, 3, augment=Fit((8, 8)))
     assert found.shape == (3, 3, 8, 8)

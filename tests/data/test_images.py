@@ -75,7 +75,7 @@ def test_class_count_is_compared_with_the_model() -> None:
     check_classes("digits", 10, 10)
     with pytest.raises(
         DataError,
-        match=r"digits has 10 classes but the model has 100 outputs: build it with classes=10,.*--model\.classes 10",
+        match=r"digits has 10 classes but the model has 100 outputs: build it with num_classes=10, .*num_classes 10",
     ):
         check_classes("digits", 10, 100)
 
@@ -109,7 +109,7 @@ def test_a_subset_is_balanced_and_leaves_validation_alone() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(DataError, match="no data set is named 'cifar-100', and no folder: did you mean 'cifar100'"):
+    with pytest.raises(DataError, match="there is no data set or folder 'cifar-100', did you mean 'cifar100'"):
         load("cifar-100")
 
 

@@ -110,7 +110,7 @@ def test_ade20k_with_validation_images_alone(ade20k_dir: Path) -> None:
         (folder / kind / "training").rmdir()
     splits = load("ade20k", folder, validation=200)
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (0, 0, 4)
-    with pytest.raises(DataError, match="ade20k: 0 images make no batch"):
+    with pytest.raises(DataError, match="ade20k: 0 images are not enough for a batch"):
         batches(splits.train, 2, shuffle=True)
 
 

@@ -1,4 +1,4 @@
-"""Data sets, augmentation, and batches that can be repeated."""
+"""Data sets, augmentation and reproducible batches."""
 
 from deepshare.data.augment import Augment, Transform
 from deepshare.data.batches import Batches, Source, batches

@@ -1,4 +1,4 @@
-"""What somebody who has a network but not its data set must know to give it a picture."""
+"""Input format of a trained network: size, normalisation and class names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ from deepshare.errors import DataError
 
 
 class About(BaseModel):
-    """The images of a network.
+    """Input format of a trained network, for use without its data set.
 
     Attributes:
         size: (C, H, W), with one channel or three.
-        mean: The mean of each channel, on the scale 0 to 1.
-        std: The standard deviation of each channel, on the same scale.
-        classes: The classes' names.
+        mean: Mean of each channel, for values from 0 to 1.
+        std: Standard deviation of each channel, on the same scale.
+        classes: Class names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,24 +40,24 @@ class About(BaseModel):
 
     @classmethod
     def of(cls, images: ImageSet, size: Sequence[int]) -> "About":
-        """What a data set says, for images that are prepared to a size."""
+        """Describe the images of a data set, brought to a size."""
         channels, height, width = size
         return cls(size=(channels, height, width), mean=images.mean, std=images.std, classes=images.classes)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Turn uint8 (N, C, H, W) into what the network takes."""
+        """Normalise uint8 images of shape (N, C, H, W)."""
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         return (images / 255.0 - mean) / std
 
     def read(self, paths: Sequence[Path], *, fit: bool = False) -> Tensor:
-        """Read pictures as the network takes them.
+        """Read image files as input for the network.
 
         Args:
-            paths: Picture files.
-            fit: Whether to scale a picture of another size so that it covers the map, and to cut it to its middle.
+            paths: Image files.
+            fit: Resize images of another size to cover the input and crop them at the centre.
 
         Raises:
-            DataError: A file is missing, no picture, or of another size.
+            DataError: A file is missing, not an image, or of another size.
         """
         return self.normalise(torch.stack([self._read(path, fit) for path in paths]))
 
@@ -67,7 +67,7 @@ class About(BaseModel):
             if picture.size != (width, height) and not fit:
                 raise DataError(
                     f"{path} has {picture.width}x{picture.height} pixels but the network takes {width}x{height}: "
-                    "scale it, or let it be scaled and cut with --fit"
+                    "resize it, or use --fit to resize and crop"
                 )
             plain = ImageOps.fit(picture.convert("RGB" if channels == 3 else "L"), (width, height))
             return torch.from_numpy(np.array(plain)).reshape(height, width, channels).permute(2, 0, 1)

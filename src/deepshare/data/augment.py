@@ -1,4 +1,4 @@
-"""What is done to a batch before the network sees it: a pure function of the images and of given random numbers."""
+"""Augmentation as a pure function of a batch and given random numbers."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,12 +10,12 @@ from torch import Tensor
 from deepshare.data.colour import Jitter
 from deepshare.errors import DataError
 
-# Random numbers per image: place y, place x, flip, brightness, contrast, saturation, hue, scale.
+# Random numbers per image: crop y, crop x, flip, brightness, contrast, saturation, hue, scale.
 DRAWS = 8
 
 
 class Transform(Protocol):
-    """Turns uint8 images, and masks if there are any, into floats on the scale 0 to 1."""
+    """Turns uint8 images, with masks if there are any, into floats from 0 to 1."""
 
     def __call__(
         self, images: Tensor, masks: Tensor | None, draws: Tensor, ignore: int
@@ -24,9 +24,9 @@ class Transform(Protocol):
 
         Args:
             images: uint8 of shape (B, C, H, W).
-            masks: uint8 of shape (B, H, W), or nothing.
-            draws: Uniform numbers from 0 to 1, of shape (B, DRAWS).
-            ignore: What a mask says where there is no image.
+            masks: uint8 of shape (B, H, W), or None.
+            draws: Uniform random numbers from 0 to 1, of shape (B, DRAWS).
+            ignore: Mask label outside of the image.
         """
         ...
 
@@ -36,9 +36,9 @@ class Augment:
     """Augmentation for classification: random crop of the padded image, flip, colour jitter.
 
     Attributes:
-        crop_padding: Black pixels put on each side before an image of the old size is cut out at random.
-        flip: Whether every other image is mirrored.
-        jitter: By how much colours change at most.
+        crop_padding: Black pixels added on each side before a random crop of the original size.
+        flip: Flip half of the images horizontally.
+        jitter: Colour jitter.
     """
 
     crop_padding: int = 0
@@ -48,7 +48,7 @@ class Augment:
     def __call__(
         self, images: Tensor, masks: Tensor | None, draws: Tensor, ignore: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Transform a batch, see `Transform`."""
+        """Transform a batch; see `Transform`."""
         if self.crop_padding or self.flip:
             if masks is not None:
                 raise DataError("Augment is for classification: SceneAugment moves a mask together with its image")
@@ -60,10 +60,10 @@ class Augment:
 
 
 def _crop_and_flip(images: Tensor, pad: int, draws: Tensor, flip: bool) -> Tensor:
-    """Cut each image out of its padded self at its own place, perhaps mirrored, all in one gather.
+    """Crop and flip each padded image by its own random numbers, in one gather.
 
-    0.3 ms for 128 CIFAR images; kornia's RandomCrop and RandomHorizontalFlip take 3 to 12 ms and draw from the global
-    random state, from which no epoch could be resumed in its middle.
+    0.3 ms for 128 CIFAR images. kornia's RandomCrop and RandomHorizontalFlip take 3 to 12 ms and draw from the global
+    random state, so an epoch could not be resumed in the middle.
     """
     batch, channels, height, width = images.shape
     start = (draws[:, :2] * (2 * pad + 1)).long()

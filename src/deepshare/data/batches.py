@@ -1,4 +1,4 @@
-"""Batches in an order that is a pure function of seed and epoch, whoever asks and from wherever it starts."""
+"""Batches whose order is a pure function of seed and epoch."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Source = ImageSet | UserSet | UserLoader
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """The batches of one process in one epoch: they have a number, and going through them again gives the same."""
+    """The batches of one process in one epoch; iterating again gives the same batches."""
 
     length: int
     begin: Callable[[], Iterator[Batch]]
@@ -47,30 +47,30 @@ def batches(
     start: int = 0,
     device: torch.device | str = "cpu",
 ) -> Batches:
-    """Go through a data set once, in batches of float images and int64 labels (or masks).
+    """Iterate over a data set once, in batches of float images and int64 labels (or masks).
 
-    Order and augmentation of an image depend on seed, epoch and the image's place in the set alone: neither on the
-    number of processes nor on where the epoch is entered. Of a short last batch every process gets its part, which may
-    be empty and is then left out; training in several processes therefore wants `drop_last`.
+    Order and augmentation of an image depend only on seed, epoch and its index in the set, not on the number of
+    processes or the first batch. A short last batch is split among the processes; empty parts are omitted, so training
+    in several processes needs `drop_last`.
 
     Args:
-        source: An `ImageSet`, or a user's own data by `from_dataset`.
+        source: An `ImageSet`, or your own data from `from_dataset`.
         batch_size: Images per batch and process.
-        seed: Of order and augmentation.
-        epoch: Which epoch, from 0.
-        augment: What to do to the images before they are normalised; nothing by default.
-        shuffle: Whether the order is random.
-        rank: Which process this is.
-        world: How many processes share the data.
-        drop_last: Whether the images that fill no batch are left out.
-        start: How many batches to skip.
-        device: Where the batches go; augmentation happens there.
+        seed: Seed of order and augmentation.
+        epoch: Epoch, counted from 0.
+        augment: Transform applied before normalisation; none by default.
+        shuffle: Use a random order.
+        rank: Rank of this process.
+        world: Number of processes that share the data.
+        drop_last: Drop the last batch if it is not full.
+        start: Number of batches to skip.
+        device: Device of the batches and of the augmentation.
     """
     device = torch.device(device)
     if isinstance(source, UserLoader):
         return Batches(max(0, len(source) - start), lambda: source.read(start), device)
     if not len(source) or (drop_last and len(source) < batch_size * world):
-        raise DataError(f"{source.name}: {len(source)} images make no batch of {batch_size * world}")
+        raise DataError(f"{source.name}: {len(source)} images are not enough for a batch of {batch_size * world}")
     order = torch.randperm(len(source), generator=generator(seed, epoch, "order")) if shuffle else None
     places = _places(torch.arange(len(source)) if order is None else order, batch_size, rank, world, drop_last)[start:]
     if isinstance(source, UserSet):
@@ -80,7 +80,7 @@ def batches(
 
 
 def _places(order: Tensor, batch_size: int, rank: int, world: int, drop_last: bool) -> list[Tensor]:
-    """Return the places in the set of each of one process's batches."""
+    """Return the indices of each batch of one process."""
     whole = batch_size * world
     together = [part for part in order.split(whole) if len(part) == whole or not drop_last]
     mine = [part.tensor_split(world)[rank] for part in together]

@@ -1,4 +1,4 @@
-"""All data sets by name."""
+"""Data sets by name."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +16,7 @@ NAMES = ("digits", "cifar10", "cifar100", "tiny-imagenet", "ade20k", "camvid", "
 
 
 def default_data_dir() -> Path:
-    """Return where data sets are looked for and downloaded to if nothing else is said."""
+    """Default folder of data sets and downloads."""
     return Path.home() / ".cache" / "deepshare"
 
 
@@ -30,27 +30,27 @@ def load(
     subset: int | None = None,
     image_size: Size | None = None,
 ) -> Splits:
-    """Load a data set and cut validation images from its training images; the test images are the official ones.
+    """Load a data set and split validation images off its training images; the test images are the official ones.
 
-    CamVid and a folder with `val` and `test` come with validation images of their own. A folder without test images
-    has as many of them cut from its training images as for validation, the same ones for any seed.
+    CamVid, and a folder with `val` and `test`, have validation images of their own. In a folder without test images as
+    many are split off the training images as for validation, the same ones for any seed.
 
     Args:
-        name: One of `NAMES`; after `folder:` the path of a folder with one folder of pictures per class.
-        data_dir: The folder in which the data set's own folder is, or that folder itself.
-        validation: A share of the training images (0.1) or a number of them (5000).
-        seed: Of what is cut for validation and of the subset.
-        download: Whether to fetch a data set that is not there.
-        subset: Keep only so many of the training images, of every class its share.
-        image_size: What images are scaled to, for CIFAR, and what pictures are scaled and cut to, for `folder:`; no
-            other data set has a use for it.
+        name: One of `NAMES`; `folder:` is followed by the path of a folder with one folder of images per class.
+        data_dir: The parent folder of the data set, or the data set's own folder.
+        validation: Fraction (0.1) or number (5000) of the training images to split off.
+        seed: Seed of the validation split and of the subset.
+        download: Download the data set if it is missing.
+        subset: Keep only this many training images, with the classes in proportion.
+        image_size: Size to which CIFAR images are resized, and images of `folder:` resized and cropped. Other data
+            sets do not accept it.
     """
     folder = Path(data_dir).expanduser() if data_dir else default_data_dir()
     train, held, test = _parts(name, folder, download, image_size)
     if test is None:
         train, test = cut(train, validation, seed=0)
     if held is None:
-        # Where there is nothing to train on, there is nothing to cut either: such a copy serves evaluation alone.
+        # A copy without training images is for evaluation only and has nothing to split.
         train, held = cut(train, validation if len(train) else 0, seed)
     if subset is not None:
         _, train = cut(train, subset, seed)
@@ -79,6 +79,6 @@ def _parts(
         case _:
             near = get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
             raise DataError(
-                f"no data set is named '{name}', and no folder: did you mean '{near}'? There are {', '.join(NAMES)}"
+                f"there is no data set or folder '{name}', did you mean '{near}'? Known are {', '.join(NAMES)}"
             )
     return train, None, test

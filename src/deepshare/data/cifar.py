@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from their official pickles, which are read without running what they hold."""
+"""CIFAR-10 and CIFAR-100 from their official pickles, read without executing code from them."""
 
 import pickle
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from deepshare.errors import DataError
 
 @dataclass(frozen=True)
 class Cifar:
-    """What differs between the two data sets."""
+    """Description of one of the two data sets."""
 
     name: str
     archive: Archive
@@ -103,7 +103,7 @@ def _latin1(text: str, _encoding: str) -> bytes:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds numpy arrays and plain containers; a pickle that names anything else is refused before it runs."""
+    """Unpickles only numpy arrays and plain containers; refuses anything else before it runs."""
 
     allowed = frozenset({"_reconstruct", "ndarray", "dtype"})
 
@@ -111,18 +111,18 @@ class _ArraysOnly(pickle.Unpickler):
         if module in {"numpy", "numpy.core.multiarray", "numpy._core.multiarray"} and name in self.allowed:
             return super().find_class("numpy._core.multiarray" if name == "_reconstruct" else "numpy", name)
         if (module, name) == ("_codecs", "encode"):
-            return _latin1  # how Python 3 spells bytes when it writes for Python 2
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file does")
+            return _latin1  # bytes, as Python 3 writes them for Python 2
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no CIFAR file does")
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of arrays, lists, texts and numbers."""
+    """Read a pickled dictionary of arrays, lists, strings and numbers."""
     try:
         with path.open("rb") as file:
             content = _ArraysOnly(file, encoding="latin1").load()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    # A damaged pickle can fail in almost any way; whatever it is, the cure is the same.
+    # A damaged pickle can raise almost anything; the cure is always the same.
     except Exception as error:
         raise DataError(f"{path}: damaged or not a CIFAR file ({error}): fetch it again") from error
     if not isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""Colour jitter on a batch, each image by its own amounts."""
+"""Colour jitter on a batch, with separate amounts for each image."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 _GREY = torch.tensor([0.299, 0.587, 0.114])
-# Where on the circle of six, from red by green and blue back to red, each of the three stands; and its slope there.
+# Offset of red, green and blue on the hue circle of circumference six, and the sign of the slope.
 _MIDDLE = torch.tensor([3.0, 2.0, 4.0]).view(3, 1, 1)
 _SLOPE = torch.tensor([1.0, -1.0, -1.0]).view(3, 1, 1)
 _LEVEL = torch.tensor([-1.0, 2.0, 2.0]).view(3, 1, 1)
@@ -14,16 +14,16 @@ _LEVEL = torch.tensor([-1.0, 2.0, 2.0]).view(3, 1, 1)
 
 @dataclass(frozen=True)
 class Jitter:
-    """By how much colours change at most.
+    """Random changes of brightness, contrast, saturation and hue.
 
-    kornia's ColorJitter takes 25 to 50 ms for 128 CIFAR images on two cores, three times what feeding the network may
-    cost, and draws from the global random state; what it computes is computed here in a tenth of the time.
+    kornia's ColorJitter takes 25 to 50 ms for 128 CIFAR images on two cores, three times the budget of data loading,
+    and draws from the global random state. This computes the same in a tenth of the time.
 
     Attributes:
-        brightness: The image is multiplied by 1 - brightness to 1 + brightness.
-        contrast: Likewise its difference from its own mean grey.
-        saturation: Likewise each pixel's difference from its own grey.
-        hue: The hue is turned by -hue to hue of the full circle.
+        brightness: Factor on the image, from 1 - brightness to 1 + brightness.
+        contrast: The same for the difference from the mean grey of the image.
+        saturation: The same for the difference of each pixel from its grey.
+        hue: Rotation of the hue, from -hue to hue of the full circle.
     """
 
     brightness: float = 0.0
@@ -32,10 +32,10 @@ class Jitter:
     hue: float = 0.0
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Change every image by its own amounts.
+        """Jitter every image by its own amounts.
 
         Args:
-            images: Of shape (B, C, H, W), on the scale 0 to 1; saturation and hue only concern three channels.
+            images: Shape (B, C, H, W), values from 0 to 1; saturation and hue apply only to three channels.
             draws: Four numbers from 0 to 1 per image.
         """
         strengths = torch.tensor([self.brightness, self.contrast, self.saturation], device=draws.device)
@@ -47,7 +47,7 @@ class Jitter:
 
 
 def _mix(images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
-    """Change the three together: they are linear and their order does not matter, so a matrix and an offset do it."""
+    """Apply brightness, contrast and saturation together: they are linear and commute, so one matrix and offset do."""
     channels = images.shape[1]
     grey = _GREY.to(images) if channels == 3 else images.new_ones(channels) / channels
     offset = (brightness * (1 - contrast) * (images.mean((2, 3)) @ grey)).view(-1, 1, 1)
@@ -58,7 +58,7 @@ def _mix(images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tenso
 
 
 def turn_hue(images: Tensor, turns: Tensor) -> Tensor:
-    """Turn the hue of each image (the H of HSV), in parts of the full circle; saturation and value stay."""
+    """Rotate the hue of each image (the H of HSV) by a fraction of the full circle; keep saturation and value."""
     red, green, blue = images.unbind(1)
     value = images.amax(1)
     chroma = value - images.amin(1)

@@ -1,4 +1,4 @@
-"""Data sets from their official addresses: resumed where it stopped, checked, and whole or not there."""
+"""Downloads from official addresses: resumable, checked by checksum, unpacked atomically."""
 
 import hashlib
 import http.client
@@ -26,12 +26,12 @@ TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class Archive:
-    """A published archive that holds one folder.
+    """A published archive of one folder.
 
     Attributes:
-        folder: The folder in it.
-        url: Its official address.
-        md5: Of the archive as published.
+        folder: The folder inside.
+        url: Official address.
+        md5: MD5 of the published archive.
     """
 
     folder: str
@@ -40,17 +40,17 @@ class Archive:
 
     @property
     def file(self) -> str:
-        """The archive's own name."""
+        """File name of the archive."""
         return self.url.rsplit("/", 1)[-1]
 
 
 def find_folder(data_dir: Path, name: str, needed: Sequence[str]) -> Path | None:
-    """Return the folder of that name inside `data_dir`, or `data_dir` itself if that is it, or nothing.
+    """Return the folder of this name inside `data_dir`, `data_dir` itself if it has this name, or None.
 
     Args:
         data_dir: Where to look.
-        name: The folder's own name.
-        needed: Paths inside it that make it whole.
+        name: Name of the folder.
+        needed: Paths that must exist inside it.
     """
     for folder in (data_dir / name, data_dir):
         missing = [inner for inner in needed if not (folder / inner).exists()]
@@ -62,7 +62,7 @@ def find_folder(data_dir: Path, name: str, needed: Sequence[str]) -> Path | None
 
 
 def obtain(archive: Archive, data_dir: Path, needed: Sequence[str], download: bool) -> Path:
-    """Return the archive's folder as `find_folder` does; fetch it if it is not there and that is allowed."""
+    """Return the folder of an archive; download it if it is missing and `download` is set."""
     folder = find_folder(data_dir, archive.folder, needed)
     if folder is None and not download:
         raise DataError(
@@ -73,7 +73,7 @@ def obtain(archive: Archive, data_dir: Path, needed: Sequence[str], download: bo
 
 
 def _fetch_folder(archive: Archive, data_dir: Path, needed: Sequence[str]) -> Path:
-    """Fetch in one process at a time; those that waited find the folder there."""
+    """Download in one process; the others wait and then find the folder."""
     lock = data_dir / f".{archive.file}.lock"
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -83,14 +83,14 @@ def _fetch_folder(archive: Archive, data_dir: Path, needed: Sequence[str]) -> Pa
                 file = fetch(archive.url, data_dir / archive.file, archive.md5)
                 folder = _unpack(file, archive, data_dir)
                 file.unlink()
-        lock.unlink(missing_ok=True)  # not after a failure: with the folder there, nobody needs a lock any more
+        lock.unlink(missing_ok=True)  # kept after a failure; once the folder exists, nobody needs the lock
     except OSError as error:
         raise DataError(f"cannot write to {data_dir}: {error.strerror or error}") from error
     return folder
 
 
 def fetch(url: str, path: Path, md5: str) -> Path:
-    """Fetch a file; what an earlier try left is continued, and only a file with the right checksum gets the name."""
+    """Download a file, resuming an earlier attempt; rename it only if its checksum is right."""
     if path.exists():
         if (found := _md5(path)) != md5:
             raise DataError(f"{path} has md5 {found}, not {md5}: remove it, or put the file of {url} there")
@@ -104,7 +104,7 @@ def fetch(url: str, path: Path, md5: str) -> Path:
 
 
 def _receive(url: str, part: Path) -> None:
-    """Append to the part file until it is whole; a broken connection is taken up again as long as bytes arrive."""
+    """Append to the part file until it is complete; reconnect as long as bytes arrive."""
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress("[bold]{task.description}", *columns, console=console, disable=not console.is_terminal) as bar:
@@ -118,13 +118,13 @@ def _receive(url: str, part: Path) -> None:
             failures = 0 if _size(part) > before else failures + 1
             if failures == ATTEMPTS or reason.startswith("HTTP"):
                 raise DataError(
-                    f"cannot fetch {url} ({reason}): check the network and try again (it goes on where it stopped), "
+                    f"cannot fetch {url} ({reason}): check the network and try again (it resumes), "
                     f"or fetch it elsewhere and put it at {part.with_suffix('')}"
                 )
 
 
 def _receive_once(url: str, part: Path, bar: Progress, task: TaskID) -> str:
-    """Receive what one connection gives; return why it ended early, or nothing if the file is whole."""
+    """Receive from one connection; return the reason if it ended early, None if the file is complete."""
     request = urllib.request.Request(url)
     if have := _size(part):
         request.add_header("Range", f"bytes={have}-")
@@ -132,7 +132,7 @@ def _receive_once(url: str, part: Path, bar: Progress, task: TaskID) -> str:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            # Nothing lies beyond what is here: whole, or longer than the original, which the checksum will tell.
+            # The file is complete, or longer than the original, which the checksum will detect.
             return ""
         return f"HTTP {error.code} {error.reason}"
     except OSError as error:
@@ -140,7 +140,7 @@ def _receive_once(url: str, part: Path, bar: Progress, task: TaskID) -> str:
     except http.client.HTTPException as error:
         return f"{type(error).__name__} {error}"
     with closing(response):
-        # A server that ignores the range answers 200 and begins from the start, and so must the file.
+        # A server that ignores the range answers 200 and sends the file from the start.
         have = have if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
@@ -167,7 +167,7 @@ def _copy(
 
 
 def _unpack(file: Path, archive: Archive, data_dir: Path) -> Path:
-    """Unpack beside the target and rename, so that a folder of that name is always whole."""
+    """Unpack to a temporary folder and rename it, so that the final folder is always complete."""
     with tempfile.TemporaryDirectory(dir=data_dir, prefix=f".{archive.folder}.") as temporary:
         try:
             if zipfile.is_zipfile(file):

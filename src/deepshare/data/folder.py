@@ -1,4 +1,4 @@
-"""Any folder of pictures, one folder per class."""
+"""Any folder of images, with one subfolder per class."""
 
 from functools import partial
 from pathlib import Path
@@ -10,22 +10,22 @@ from deepshare.data.images import FileImages, ImageSet
 from deepshare.data.pictures import Size, decode_all, decode_covering, decode_rgb, list_pictures
 from deepshare.errors import DataError
 
-# Of ImageNet, as nothing is known of the pictures.
+# Of ImageNet, since nothing is known about the images.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 VALIDATION_FOLDERS = ("val", "valid", "validation")
-IN_MEMORY = 1 << 30  # bytes of decoded pictures; larger sets are decoded as they are needed
+IN_MEMORY = 1 << 30  # bytes of decoded images; larger sets are decoded on demand
 
 
 def load_folder(folder: Path, image_size: Size | None) -> tuple[ImageSet, ImageSet | None, ImageSet | None]:
-    """Return training, validation and test pictures; the latter two only if there are folders for them.
+    """Return training, validation and test images; the latter two only if they have folders.
 
-    Either `folder/train/class/*.jpg` with `val` or `test` or both beside `train`, or `folder/class/*.jpg`. If only one
-    of `val` and `test` is there, it is the test set.
+    The layout is `folder/train/class/*.jpg`, with `val`, `test` or both next to `train`, or `folder/class/*.jpg`. If
+    only one of `val` and `test` exists, it is the test set.
 
     Args:
-        folder: Where the pictures are.
-        image_size: What every picture is scaled and cut to; without it they must be of equal size.
+        folder: Folder of the images.
+        image_size: Size to which every image is resized and cropped; without it all must have the same size.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder: give a folder with one folder of pictures per class")

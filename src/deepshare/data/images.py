@@ -1,4 +1,4 @@
-"""Labelled images in memory or on disk, and the ways to take a part of them."""
+"""Labelled images, in memory or on disk, and their splits."""
 
 import hashlib
 import math
@@ -17,7 +17,7 @@ SCALED_AT_ONCE = 4096  # images, as numbers take four times the memory of pixels
 
 @dataclass(frozen=True)
 class FileImages:
-    """Images that are read when they are asked for, because they are too many or of unequal size."""
+    """Images read on demand, because they are too many or of unequal size."""
 
     paths: tuple[Path, ...]
     decode: Callable[[Path], Tensor]
@@ -29,7 +29,7 @@ class FileImages:
         return self.decode(self.paths[index])
 
     def take(self, indices: Tensor) -> "FileImages":
-        """Return the images at some places, still unread."""
+        """Select images by index without reading them."""
         return replace(self, paths=tuple(self.paths[index] for index in indices.tolist()))
 
 
@@ -38,13 +38,13 @@ class ImageSet:
     """Images with one label each (classification) or one mask each (segmentation).
 
     Attributes:
-        name: What messages call it.
-        images: uint8 of shape (N, C, H, W), or files that give uint8 of shape (C, H, W).
-        labels: int64 of shape (N,); or masks, uint8 of shape (N, H, W), or files that give uint8 of shape (H, W).
-        classes: The classes' names; label i is the i-th.
-        mean: The mean of each channel, on the scale 0 to 1.
-        std: The standard deviation of each channel, on the same scale.
-        ignore: The label that is no class and counts nowhere.
+        name: Name in messages.
+        images: uint8 of shape (N, C, H, W), or files decoded to uint8 of shape (C, H, W).
+        labels: int64 of shape (N,); or masks, uint8 of shape (N, H, W), or files decoded to uint8 of shape (H, W).
+        classes: Class names, in the order of the labels.
+        mean: Mean of each channel, for values from 0 to 1.
+        std: Standard deviation of each channel, on the same scale.
+        ignore: Label to ignore.
     """
 
     name: str
@@ -75,11 +75,11 @@ class ImageSet:
 
     @property
     def segmentation(self) -> bool:
-        """Whether each image has a mask rather than one label."""
+        """True if each image has a mask instead of one label."""
         return isinstance(self.labels, FileImages) or self.labels.ndim == 3
 
     def checksum(self) -> str:
-        """What tells these images and labels from others, as 16 digits; of files their names and sizes."""
+        """Fingerprint of images and labels as 16 hex digits; files count by name and size."""
         found = hashlib.sha256()
         for part in (self.images, self.labels):
             if isinstance(part, Tensor):
@@ -90,13 +90,13 @@ class ImageSet:
         return found.hexdigest()[:16]
 
     def take(self, indices: Tensor) -> "ImageSet":
-        """Return the images at some places, in that order."""
+        """Select images by index, in that order."""
         return replace(self, images=_take(self.images, indices), labels=_take(self.labels, indices))
 
 
 @dataclass(frozen=True)
 class Splits:
-    """A data set in its three parts; the test part is for the final figure alone."""
+    """Training, validation and test images of a data set; use the test images only for the final figure."""
 
     train: ImageSet
     validation: ImageSet
@@ -104,7 +104,7 @@ class Splits:
 
 
 def resized(whole: ImageSet, size: tuple[int, int]) -> ImageSet:
-    """Scale the images of a set in memory to a height and a width, smoothed before they shrink."""
+    """Resize the images of a set in memory, with antialiasing."""
     if not isinstance(whole.images, Tensor) or whole.images.shape[2:] == size or not len(whole):
         return whole
     scaled = [
@@ -115,7 +115,7 @@ def resized(whole: ImageSet, size: tuple[int, int]) -> ImageSet:
 
 
 def check_labels(labels: Tensor, classes: int, ignore: int | None, name: str) -> None:
-    """Raise a `DataError` unless every label is a class or to be ignored."""
+    """Raise a `DataError` unless every label is a class or the ignored label."""
     wrong = (labels < 0) | (labels >= classes)
     if ignore is not None:
         wrong &= labels != ignore
@@ -130,33 +130,33 @@ def check_classes(name: str, classes: int, outputs: int) -> None:
     """Raise a `DataError` unless the model has one output per class."""
     if classes != outputs:
         raise DataError(
-            f"{name} has {classes} classes but the model has {outputs} outputs: build it with classes={classes}, "
+            f"{name} has {classes} classes but the model has {outputs} outputs: build it with num_classes={classes}, "
             f"or train with --model.num_classes {classes}"
         )
 
 
 def cut(whole: ImageSet, size: int | float, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Cut a part off, drawn from every class in its proportion; the same for the same seed.
+    """Split off a random part, with the classes in proportion; the same for the same seed.
 
     Args:
-        whole: What to cut.
-        size: The part's share (a float below 1) or its number of images (an int).
-        seed: Of the draw.
+        whole: The images to split.
+        size: Fraction (a float below 1) or number (an int) of images in the part.
+        seed: Seed of the random choice.
 
     Returns:
-        The rest and the part, both in the order of the whole.
+        The rest and the part, both in the original order.
     """
     count = math.floor(size * len(whole) + 0.5) if isinstance(size, float) else size
     if not 0 <= count <= len(whole) or (isinstance(size, float) and size >= 1):
         raise DataError(
-            f"{whole.name}: cannot take {size} of {len(whole)} images: let data.validation or data.subset be less"
+            f"{whole.name}: cannot take {size} of {len(whole)} images: reduce data.validation or data.subset"
         )
     order = _balanced_order(whole, seed)
     return whole.take(order[count:].sort().values), whole.take(order[:count].sort().values)
 
 
 def _balanced_order(image_set: ImageSet, seed: int) -> Tensor:
-    """Return a random order whose every beginning holds the classes in their proportion."""
+    """Return a random order of which every prefix has the classes in proportion."""
     order = torch.randperm(len(image_set), generator=torch.Generator().manual_seed(seed))
     if image_set.segmentation or not isinstance(image_set.labels, Tensor):
         return order

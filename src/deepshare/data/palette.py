@@ -1,9 +1,9 @@
-"""Classes of pixels as colours."""
+"""Colours of classes in segmentation maps."""
 
 import torch
 from torch import Tensor
 
-# Easy to tell apart; the first of CamVid happen to look like what they are: sky, brick, road, trees.
+# Easy to distinguish; the first happen to suit CamVid: sky, brick, road, trees.
 FIRST = torch.tensor(
     [
         (135, 197, 240),
@@ -20,17 +20,17 @@ FIRST = torch.tensor(
     ],
     dtype=torch.uint8,
 )
-GOLDEN = 0.381966  # of the circle of hues between two further classes
+GOLDEN = 0.381966  # of the hue circle between two further classes
 
 
 def coloured(classes: Tensor) -> Tensor:
-    """Classes (H, W) as colours, uint8 (3, H, W); what is no class is black."""
+    """Colour a map of classes (H, W) as uint8 (3, H, W); pixels without a class are black."""
     near = FIRST[classes.clamp(0, len(FIRST) - 1)].movedim(-1, 0)
     return torch.where((classes >= 0) & (classes < len(FIRST)), near, _turned(classes))
 
 
 def _turned(classes: Tensor) -> Tensor:
-    """As many colours as needed, with hues far apart from one to the next."""
+    """Return any number of colours, with distant hues for consecutive classes."""
     hue = (classes * GOLDEN).frac() * 6
     shift = torch.tensor([5.0, 3.0, 1.0]).view(3, 1, 1)
     turned = (hue + shift) % 6

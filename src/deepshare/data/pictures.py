@@ -1,4 +1,4 @@
-"""Image files decoded to tensors, with errors that name the file."""
+"""Decoding of image files, with errors that name the file."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +15,11 @@ from deepshare.errors import DataError
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 READERS = 4
 
-Size = int | tuple[int, int]  # of a square, or height and width
+Size = int | tuple[int, int]  # side of a square, or height and width
 
 
 def height_and_width(size: Size) -> tuple[int, int]:
-    """What a size says.
+    """Expand a size to height and width.
 
     >>> height_and_width(32), height_and_width((180, 240))
     ((32, 32), (180, 240))
@@ -28,7 +28,7 @@ def height_and_width(size: Size) -> tuple[int, int]:
 
 
 def list_pictures(folder: Path) -> list[Path]:
-    """Return the pictures directly in a folder, by name."""
+    """Return the image files of a folder, not of its subfolders, sorted by name."""
     try:
         return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     except OSError as error:
@@ -36,19 +36,19 @@ def list_pictures(folder: Path) -> list[Path]:
 
 
 def decode_rgb(path: Path) -> Tensor:
-    """Read a picture of any mode as RGB: uint8 of shape (3, H, W)."""
+    """Read an image of any mode as RGB: uint8 of shape (3, H, W)."""
     return _decode(path, lambda picture: picture.convert("RGB")).permute(2, 0, 1).contiguous()
 
 
 def decode_covering(path: Path, size: Size) -> Tensor:
-    """Read a picture as RGB, scaled to cover a size and cut to its middle: uint8 of shape (3, height, width)."""
+    """Read an image as RGB, resized to cover a size and centre-cropped: uint8 of shape (3, height, width)."""
     height, width = height_and_width(size)
     cut = _decode(path, lambda picture: ImageOps.fit(picture.convert("RGB"), (width, height), Image.Resampling.BICUBIC))
     return cut.permute(2, 0, 1).contiguous()
 
 
 def decode_mask(path: Path) -> Tensor:
-    """Read a picture whose values are labels: uint8 of shape (H, W)."""
+    """Read a mask of labels: uint8 of shape (H, W)."""
     mask = _decode(path, lambda picture: picture)
     if mask.ndim != 2 or mask.dtype != torch.uint8:
         raise DataError(f"{path}: a mask has one channel of 8 bits, this has shape {tuple(mask.shape)} of {mask.dtype}")
@@ -56,7 +56,7 @@ def decode_mask(path: Path) -> Tensor:
 
 
 def decode_all(paths: Sequence[Path], decode: Callable[[Path], Tensor]) -> Tensor:
-    """Read pictures of equal size on several threads, into one tensor."""
+    """Read images of equal size into one tensor, with several threads."""
     first = decode(paths[0])
     together = first.new_empty(len(paths), *first.shape)
 
@@ -80,10 +80,10 @@ def _decode(path: Path, convert: Callable[[Image.Image], Image.Image]) -> Tensor
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """A picture that is read within this context.
+    """Open an image file.
 
     Raises:
-        DataError: It is missing or damaged; names the file.
+        DataError: The file is missing or damaged.
     """
     try:
         with Image.open(path) as picture:
@@ -91,7 +91,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
     except IsADirectoryError as error:
         raise DataError(f"{path}: is a folder: give the pictures in it") from error
     except FileNotFoundError as error:
-        raise DataError(f"{path}: is missing: look at the path, or fetch the data set again") from error
-    # Pillow answers damage with an OSError, a SyntaxError or a ValueError, depending on the format.
+        raise DataError(f"{path}: is missing: check the path, or fetch the data set again") from error
+    # Pillow raises OSError, SyntaxError or ValueError for damaged files, depending on the format.
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: damaged or no image ({error}): fetch it again") from error

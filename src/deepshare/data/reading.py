@@ -1,4 +1,4 @@
-"""From places in an image set to ready batches."""
+"""Reading of batches from an image set by index."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ from deepshare.errors import DataError
 Parts = list[tuple[Tensor, Tensor]]
 
 READERS = 4  # threads that decode files
-AHEAD = 2  # batches whose files are read while the network works
+AHEAD = 2  # batches whose files are read ahead
 
 
 def read_batches(
     image_set: ImageSet, places: Sequence[Tensor], transform: Transform, draws: Tensor, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the batches at the given places, transformed by the draws of those places and normalised."""
+    """Yield the batches of the given indices, transformed by their random numbers and normalised."""
     mean, std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (image_set.mean, image_set.std))
     if isinstance(image_set.images, Tensor) and isinstance(image_set.labels, Tensor):
         raw = _read_memory(image_set.images, image_set.labels, places)
@@ -44,10 +44,10 @@ def _transform(
 
 
 def _join(parts: Parts, name: str) -> tuple[Tensor, Tensor]:
-    """Make one batch of parts that may have been of unequal size before they were transformed."""
+    """Concatenate transformed parts, which may have had unequal sizes before."""
     if len({images.shape[1:] for images, _ in parts}) > 1:
         raise DataError(
-            f"{name}: images of unequal size make no batch: give a crop to train with, Fit to evaluate with"
+            f"{name}: images of unequal size cannot form a batch: use a crop for training, Fit for evaluation"
         )
     if len(parts) == 1:
         return parts[0]
@@ -61,7 +61,7 @@ def _read_memory(images: Tensor, labels: Tensor, places: Sequence[Tensor]) -> It
 
 
 def _read_files(image_set: ImageSet, places: Sequence[Tensor]) -> Iterator[Parts]:
-    """Yield each batch image by image, as they may be of unequal size; later batches are read meanwhile."""
+    """Yield each batch image by image, since sizes may differ; read later batches ahead."""
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="deepshare-read")
     waiting: deque[list[Future[tuple[Tensor, Tensor]]]] = deque()
     try:

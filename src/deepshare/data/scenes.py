@@ -1,4 +1,4 @@
-"""Image and mask together: scaled, cropped and mirrored in one warp."""
+"""Augmentation for segmentation: image and mask scaled, cropped and flipped in one warp."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ class SceneAugment:
     """Augmentation for segmentation: random scale, crop to a fixed size, flip, colour jitter.
 
     Attributes:
-        crop: Height and width of what is cut out; where the image ends, the mask says ignore.
-        scale: The least and the greatest scale.
-        flip: Whether every other image is mirrored.
-        jitter: By how much colours change at most.
+        crop: Height and width of the crop; outside of the image the mask is ignored.
+        scale: Minimum and maximum scale.
+        flip: Flip half of the images horizontally.
+        jitter: Colour jitter.
     """
 
     crop: tuple[int, int]
@@ -29,7 +29,7 @@ class SceneAugment:
     def __call__(
         self, images: Tensor, masks: Tensor | None, draws: Tensor, ignore: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Transform a batch, see `Transform`."""
+        """Transform a batch; see `Transform`."""
         least, greatest = self.scale
         scale = least + (greatest - least) * draws[:, 7]
         mirrored = (draws[:, 2] >= 0.5) & self.flip
@@ -41,10 +41,10 @@ class SceneAugment:
 
 @dataclass(frozen=True)
 class Fit:
-    """The whole image in a frame of fixed size, as large as it goes, in the middle; for evaluation.
+    """Resize the whole image to fit into a frame, centred; for evaluation.
 
     Attributes:
-        size: Height and width of the frame; where the image ends, the mask says ignore.
+        size: Height and width of the frame; outside of the image the mask is ignored.
     """
 
     size: tuple[int, int]
@@ -52,7 +52,7 @@ class Fit:
     def __call__(
         self, images: Tensor, masks: Tensor | None, draws: Tensor, ignore: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Transform a batch, see `Transform`; nothing here is random."""
+        """Transform a batch without randomness; see `Transform`."""
         height, width = images.shape[2:]
         scale = draws.new_full((len(images),), self._scale(height, width))
         middle = torch.full_like(draws[:, :2], 0.5)
@@ -60,7 +60,7 @@ class Fit:
         return _warp(images.float().div_(255), masks, scale, middle, mirrored, self.size, ignore)
 
     def undo(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
-        """Scale maps of the frame, such as logits, back to images that had a size; the rest of the frame is dropped."""
+        """Resize maps of the frame, such as logits, back to the size of the images; drop the rest of the frame."""
         scale = self._scale(*size)
         rows, columns = (
             _positions(old, scale * old / new, 1 / new).to(maps) for old, new in zip(size, self.size, strict=True)
@@ -73,9 +73,10 @@ class Fit:
 
 
 def _positions(count: int, end: float, half: float) -> Tensor:
-    """Where an image's pixels are in a frame that goes from -1 to 1 and has the image from -end to end.
+    """Positions of an image's pixels in a frame from -1 to 1 with the image from -end to end.
 
-    Those of the rim are moved in by what lacks to half a pixel of the frame, lest they read what is beside the image.
+    Pixels at the border are moved inwards, to at least half a pixel of the frame, so that they do not read beyond the
+    image.
     """
     positions = end * (2 * torch.arange(count, dtype=torch.float64) + 1 - count) / count
     inside = max(0.0, end - half)
@@ -91,11 +92,11 @@ def _warp(
     size: tuple[int, int],
     ignore: int,
 ) -> tuple[Tensor, Tensor | None]:
-    """Scale every image and cut `size` out of it; a place of 0 is its upper left end, of 1 its lower right."""
+    """Scale every image and crop it to `size`; place 0 is the upper left, 1 the lower right."""
     old = torch.tensor(images.shape[2:], device=images.device)
     new = torch.tensor(size, device=images.device)
     start = place * (scale[:, None] * old - new)
-    # Half a pixel each way, because a pixel's position is that of its middle: new + 1/2 = scale * (old + 1/2) - start.
+    # Pixel positions are centres: new + 1/2 = scale * (old + 1/2) - start.
     shift = 0.5 * scale[:, None] - 0.5 - start
     sign = 1 - 2 * mirrored.to(scale.dtype)
     matrix = scale.new_zeros(len(images), 2, 3)
@@ -105,7 +106,7 @@ def _warp(
     warped = warp_affine(images, matrix, size)
     if masks is None:
         return warped, None
-    # Outside the image a warp gives 0: let 0 stand for what is ignored while it runs.
+    # A warp gives 0 outside of the image: let 0 be the ignored label while it runs.
     coded = masks[:, None].float() - ignore
     labels = warp_affine(coded, matrix, size, mode="nearest").add_(ignore).round_().squeeze(1)
     return warped, labels.to(masks.dtype)

@@ -1,4 +1,4 @@
-"""Data sets with a mask for each image: ADE20K and CamVid."""
+"""Data sets for segmentation: ADE20K and CamVid."""
 
 from pathlib import Path
 
@@ -38,14 +38,14 @@ CAMVID_IGNORE = 11
 
 
 def load_ade20k(data_dir: Path, download: bool) -> tuple[ImageSet, ImageSet]:
-    """Return training images and official validation images, which serve as test set; the former may be none."""
+    """Return the training images, possibly none, and the official validation images, which serve as test set."""
     folder = obtain(ADE20K, data_dir, ("images/validation", "annotations/validation"), download)
     classes = _ade20k_classes(folder / "objectInfo150.txt")
     return _ade20k_part(folder, "training", classes), _ade20k_part(folder, "validation", classes)
 
 
 def decode_ade20k_mask(path: Path) -> Tensor:
-    """Read a mask whose 0 is 'other' and whose 1 to 150 are the classes 0 to 149."""
+    """Read a mask; its 0 is 'other', its 1 to 150 are the classes 0 to 149."""
     mask = decode_mask(path)
     if (highest := int(mask.max())) > ADE20K_CLASSES:
         raise DataError(f"{path}: label {highest} is out of range 0 to {ADE20K_CLASSES}: fetch it again")
@@ -64,7 +64,7 @@ def _ade20k_part(folder: Path, part: str, classes: tuple[str, ...]) -> ImageSet:
 
 
 def _ade20k_classes(path: Path) -> tuple[str, ...]:
-    """Return the classes' names from the list in the archive, or numbers where a copy lacks it."""
+    """Return the class names of the archive's list, or numbers if the list is missing."""
     if not path.exists():
         return tuple(f"class {number}" for number in range(1, ADE20K_CLASSES + 1))
     rows = path.read_text(encoding="utf-8").splitlines()[1:]
@@ -74,7 +74,7 @@ def _ade20k_classes(path: Path) -> tuple[str, ...]:
 
 
 def load_camvid(data_dir: Path) -> tuple[ImageSet, ImageSet, ImageSet]:
-    """Return the training, validation and test images, split as SegNet did, with 11 classes."""
+    """Return the training, validation and test images of SegNet's split, with 11 classes."""
     parts = ("train", "val", "test")
     folder = find_folder(data_dir, "CamVid", [f"{part}{kind}" for part in parts for kind in ("", "annot")])
     if folder is None:
@@ -100,12 +100,12 @@ def _camvid_part(folder: Path, part: str) -> ImageSet:
 
 
 def _camvid_images(folder: Path, part: str) -> list[Path]:
-    """Return what the official list names, or what the folder holds if a copy came without lists."""
+    """Return the images of the official list, or all images of the folder if there is no list."""
     listed = folder / f"{part}.txt"
     if not listed.exists():
         paths = list_pictures(folder / part)
     else:
-        # The official lists name files by where they lay on their author's disk.
+        # The official lists have absolute paths of their author's disk.
         paths = [folder / part / Path(line.split()[0]).name for line in listed.read_text().splitlines() if line.strip()]
     if not paths:
         raise DataError(f"{folder / part}: holds no images: fetch the data set again")

@@ -1,4 +1,4 @@
-"""Tiny-ImageNet-200 in its official layout; the official validation images serve as test set, as is usual."""
+"""Tiny-ImageNet-200 in its official layout; the official validation images serve as test set, as usual."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ Labelled = list[tuple[Path, int]]
 def load_tiny_imagenet(data_dir: Path, download: bool) -> tuple[ImageSet, ImageSet]:
     """Return the training images and the official validation images."""
     folder = obtain(ARCHIVE, data_dir, ("wnids.txt", "train", "val/images", "val/val_annotations.txt"), download)
-    # Sorted, so that labels mean the same as with any loader that goes by folder names.
+    # Sorted, so that labels agree with any loader that goes by folder names.
     ids = sorted(_lines(folder / "wnids.txt"))
     names = _names(folder, ids)
     return _read(folder, "train", _training(folder, ids), names), _read(folder, "val", _validation(folder, ids), names)
@@ -71,7 +71,7 @@ def _read(folder: Path, part: str, labelled: Labelled, names: tuple[str, ...]) -
 
 
 def _cached(cache: Path, paths: list[Path]) -> Tensor:
-    """Return the decoded images, from the cache if it was made from the very same files."""
+    """Return the decoded images, from the cache if it was made from the same files."""
     key = _fingerprint(paths)
     try:
         with safe_open(cache, framework="pt") as file:
@@ -79,14 +79,14 @@ def _cached(cache: Path, paths: list[Path]) -> Tensor:
                 images: Tensor = file.get_tensor("images")
                 return images
     except (OSError, SafetensorError):
-        pass  # none yet, or damaged: it is only a cache
+        pass  # missing or damaged: it is only a cache
     images = decode_all(paths, decode_rgb)
     temporary = cache.with_name(f".{cache.name}.{os.getpid()}")
     try:
         save_file({"images": images}, temporary, metadata={"files": key})
         temporary.replace(cache)
     except (OSError, SafetensorError):
-        temporary.unlink(missing_ok=True)  # a folder that cannot be written to is slower, not wrong
+        temporary.unlink(missing_ok=True)  # a read-only folder is slower, not wrong
     return images
 
 
@@ -101,7 +101,7 @@ def _fingerprint(paths: list[Path]) -> str:
 
 
 def _names(folder: Path, ids: list[str]) -> tuple[str, ...]:
-    """Return what the classes are called; the word list is not always there."""
+    """Return the class names; the word list is optional."""
     words = folder / "words.txt"
     pairs = (line.partition("\t")[::2] for line in (_lines(words) if words.exists() else []))
     called = {wnid: word.split(",")[0] for wnid, word in pairs}

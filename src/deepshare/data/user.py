@@ -1,4 +1,4 @@
-"""A user's own Dataset or DataLoader in the place of a data set of ours."""
+"""The user's own Dataset or DataLoader as a data source."""
 
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from deepshare.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class UserData:
-    """What is known of a user's own data.
+    """Description of the user's own data.
 
     Attributes:
-        name: What messages call it.
-        classes: The classes' names.
-        ignore: The label that is no class and counts nowhere.
+        name: Name in messages.
+        classes: Class names.
+        ignore: Label to ignore.
     """
 
     name: str
@@ -29,7 +29,7 @@ class UserData:
     ignore: int | None
 
     def _check(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Return a batch as images and labels, or say what is wrong with it."""
+        """Validate a batch and return its images and labels."""
         if not isinstance(batch, Sequence) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
             raise DataError(f"{self.name}: each item must be a pair (image tensor, label), not {type(batch).__name__}")
         images, labels = batch
@@ -43,7 +43,7 @@ class UserData:
 
 @dataclass(frozen=True, eq=False)
 class UserSet(UserData):
-    """A Dataset of (image, label) pairs that come as the network wants them."""
+    """A Dataset of (image, label) pairs, ready for the network."""
 
     dataset: "Dataset[Any]"
 
@@ -53,7 +53,7 @@ class UserSet(UserData):
         return len(self.dataset)
 
     def read(self, places: Sequence[Tensor], seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Read batches; what the user's transforms draw from torch depends on seed, epoch and the image's place."""
+        """Read batches; torch is seeded for each image by seed, epoch and index, for the user's transforms."""
         for place in places:
             items = []
             with torch.random.fork_rng(devices=[]):
@@ -65,31 +65,31 @@ class UserSet(UserData):
 
 @dataclass(frozen=True, eq=False)
 class UserLoader(UserData):
-    """A DataLoader whose batches come as the network wants them."""
+    """A DataLoader whose batches are ready for the network."""
 
     loader: "DataLoader[Any]"
 
     def __len__(self) -> int:
-        """Count the batches."""
+        """Number of batches."""
         return len(self.loader)
 
     def read(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Read batches, the first few left out."""
+        """Read batches, skipping the first `start`."""
         yield from map(self._check, islice(self.loader, start, None))
 
 
 def from_dataset(
     data: "Dataset[Any] | DataLoader[Any]", classes: int | Sequence[str], *, ignore: int | None = None
 ) -> UserSet | UserLoader:
-    """Take a Dataset of (image, label) pairs, or a DataLoader, as it is: nothing is augmented or normalised.
+    """Use a Dataset of (image, label) pairs, or a DataLoader, without augmentation or normalisation.
 
-    A Dataset is shuffled, shared out among processes and resumed like any data set; a DataLoader is iterated as it
-    is, so its order, and whether that can be repeated, is its own.
+    A Dataset is shuffled, split among processes and resumed like any data set. A DataLoader is iterated as it is; its
+    order, and whether it repeats, is up to the loader.
 
     Args:
-        data: Gives float images and whole-number labels or masks.
-        classes: How many, or their names.
-        ignore: The label that is no class.
+        data: Yields float images and integer labels or masks.
+        classes: Number of classes, or their names.
+        ignore: Label to ignore.
     """
     names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
     name = type(data).__name__
