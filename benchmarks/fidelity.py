@@ -21,7 +21,8 @@ from deepshare.private.api import run
 from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.engines.gateshare.schedule import Gate, Shift
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
+from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Program
 from deepshare.private.run_folder import from_run, sample_images
 from deepshare.private.runtime.engine import engine_names
@@ -75,14 +76,14 @@ def in_the_clear(program: Program, images: torch.Tensor) -> tuple[int, int]:
     shares = {
         number: torch.randint(-(2**63), 2**63 - 1, (len(images), *step.shape))
         for number, step in enumerate(steps.steps)
-        if isinstance(step, Shift)
+        if isinstance(step, TruncationStep)
     }
     exact, found = {}, {}
     expected = program.evaluate(images, lambda number, value: exact.update({number: value}))
     logits = fixed.evaluate(steps, images, shares, lambda number, value: found.update({number: value}))
     count = 0
     for step in steps.steps:
-        if isinstance(step, Gate) and step.leads:
+        if isinstance(step, GateStep) and step.leads:
             source = program.operations[step.operation].inputs[0]
             first, second = (step.compared(step.picked(value)) for value in (exact[source], found[step.inputs[0]]))
             count += int(((first >= 0) != (second >= 0)).sum())

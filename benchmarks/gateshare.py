@@ -34,7 +34,8 @@ from deepshare.private.cost import LAN, WAN, Cost, Link, seconds_on
 from deepshare.private.engines.gateshare import cost_model
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.engines.gateshare.schedule import Product, Schedule
+from deepshare.private.engines.gateshare.protocols.linear import LinearStep
+from deepshare.private.engines.gateshare.schedule import Schedule
 from deepshare.private.ir.program import GatedActivation, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, Role, find_engine
@@ -175,7 +176,7 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
     first = min(costs, key=lambda cost: cost.offline.dealer_bytes)
     check_bytes(program, steps, first)
     seconds = times(costs, computed)
-    multiplied = {program.operations[step.operation] for step in steps.steps if isinstance(step, Product)}
+    multiplied = {program.operations[step.operation] for step in steps.steps if isinstance(step, LinearStep)}
     products = {operation.name for operation in multiplied if not isinstance(operation, GatedActivation)}
     linear = [sum(layer.part.seconds for layer in cost.layers if layer.name in products) for cost in costs]
     return Row(
@@ -188,8 +189,8 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
         statistics.median(cost.offline.seconds for cost in costs),
         first.online.rounds,
         first.online.server_bytes + first.online.client_bytes,
-        cost_model.to_client(steps, 1),
-        cost_model.to_server(steps, 1),
+        steps.lot_bytes(1, "client"),
+        steps.lot_bytes(1, "server"),
         first.offline.dealer_bytes,
         first.offline.client_bytes,
         first.session.server_bytes,
@@ -200,12 +201,12 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
 def check_bytes(program: Program, steps: Schedule, cost: Cost) -> None:
     """End with an error where bytes are not as computed; a lot that was replaced was dealt again, as a whole."""
     online = sum(cost_model.online(program, 1).values(), Part())
-    lot = cost_model.to_client(steps, 1) + cost_model.to_server(steps, 1)
+    lot = steps.lot_bytes(1, "client") + steps.lot_bytes(1, "server")
     pairs = {
         "online from the server": (cost.online.server_bytes, online.server_bytes),
         "online from the client": (cost.online.client_bytes, online.client_bytes),
         "round trips": (cost.online.rounds, online.rounds),
-        "ahead": (cost.offline.client_bytes, cost_model.ahead(steps)),
+        "ahead": (cost.offline.client_bytes, cost_model.opening_bytes(steps)),
         "from the dealer, over whole lots": (cost.offline.dealer_bytes % lot, 0),
     }
     for what, (measured, computed) in pairs.items():

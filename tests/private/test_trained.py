@@ -35,7 +35,7 @@ def test_fixed_point_keeps_its_logits_and_classes(images: torch.Tensor) -> None:
     steps = schedule(program, calibrate(program))
     expected = program.evaluate(images)
     logits = decode(fixed.evaluate(steps, images), steps.steps[steps.output].scale)
-    assert steps.numbers.finer == 2
+    assert steps.number_format.finer == 2
     assert float((logits - expected).abs().median()) < 2.0**-11
     assert int((logits.argmax(1) == expected.argmax(1)).sum()) >= 199
 

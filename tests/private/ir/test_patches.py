@@ -13,8 +13,8 @@ from deepshare.methods.patches import PatchReLU, patched
 from deepshare.private import infer
 from deepshare.private.cost import predict
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, Numbers
-from deepshare.private.engines.gateshare.schedule import Gate
+from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, NumberFormat
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.ir import outline
 from deepshare.private.ir.patches import cells_of_patches, sums
 from deepshare.private.ir.program import GatedActivation, Input, Program
@@ -23,7 +23,7 @@ from deepshare.private.run_folder import check_plan
 from deepshare.private.runtime.engine import find_engine
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
-from tests.private.gateshare.trial import Trial
+from tests.private.engines.gateshare.trial import Trial
 
 SIZE = (3, 9, 9)
 
@@ -86,8 +86,8 @@ def test_privately(model: nn.Module, engine: str) -> None:
 def test_numbers_that_are_compared_have_room_for_the_sum_of_their_cell() -> None:
     torch.manual_seed(3)
     program = translate(spatial(), SIZE)
-    steps = schedule(program, Numbers.usual(program)).steps
-    first = next(step for step in steps if isinstance(step, Gate))
+    steps = schedule(program, NumberFormat.usual(program)).steps
+    first = next(step for step in steps if isinstance(step, GateStep))
     assert first.bits == LEAST_BITS + 2 + 7  # the whole map of 9x9 is 81 numbers
     assert first.gates == (program.operations[first.operation].comparisons,)
 
@@ -101,9 +101,9 @@ def test_gates_of_sums_at_zero_and_at_the_ends_of_their_range() -> None:
     first = torch.tensor([largest, -largest, 2.0**-18, -(2.0**-18)])
     images = torch.stack([first, torch.full((4,), -largest)]).view(1, 2, 2, 2).double()
     trial = Trial(translate(model, (2, 2, 2)))
-    trial.numbers = replace(trial.numbers, limit=1e9)
+    trial.number_format = replace(trial.number_format, limit=1e9)
     run = trial.run(images)
-    gate = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Gate))
+    gate = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, GateStep))
     expected = torch.stack([first, torch.zeros(4)]).view(1, 2, 2, 2).double() * 2**18
     assert run.values[gate].double().equal(expected)
 
@@ -115,8 +115,8 @@ def test_a_site_without_any_gate_passes() -> None:
     program, images = translate(model, (3, 4, 4)), torch.randn(2, 3, 4, 4)
     assert program.comparisons == 0
     torch.testing.assert_close(program.evaluate(images).float(), model(images).detach())
-    steps = schedule(program, Numbers.usual(program))
-    assert not any(isinstance(step, Gate) for step in steps.steps)
+    steps = schedule(program, NumberFormat.usual(program))
+    assert not any(isinstance(step, GateStep) for step in steps.steps)
     told = outline.parse(outline.dump(program)).operations[2]
     assert isinstance(told, GatedActivation) and told.cells is not None and told.cells.shape == (0,)
 

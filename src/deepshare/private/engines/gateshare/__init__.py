@@ -71,9 +71,9 @@ class Gateshare:
 
     def host(self, program: Program, pool: Path | None) -> Host:
         """Clients share the weights, and a pool."""
-        from deepshare.private.engines.gateshare.host import Hosting
+        from deepshare.private.engines.gateshare.host import SessionHost
 
-        return Hosting(program, pool)
+        return SessionHost(program, pool)
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """What `run` measures, but for the time: online exactly; offline if ranges are the usual and no lot is bad."""

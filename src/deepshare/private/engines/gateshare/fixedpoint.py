@@ -46,7 +46,7 @@ _SAMPLES, _LARGEST_SAMPLE = 8, 4.0
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberFormat:
     """How large numbers may become.
 
     Attributes:
@@ -125,7 +125,7 @@ class Numbers:
             )
 
 
-def calibrate(program: Program, samples: Tensor | None = None) -> Numbers:
+def calibrate(program: Program, samples: Tensor | None = None) -> NumberFormat:
     """Measure ranges.
 
     Args:
@@ -145,7 +145,7 @@ def calibrate(program: Program, samples: Tensor | None = None) -> Numbers:
             cure = _CURE if samples is None and _curved(program) else "train with BatchNorm"
             raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: {cure}")
     finer = 0 if _heavy(program) else _finer(program, ranges)
-    return Numbers(tuple(bits + finer for bits in ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
+    return NumberFormat(tuple(bits + finer for bits in ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
 
 
 def range_bits(largest: float) -> int:

@@ -1,54 +1,65 @@
-"""What each of the processes does, from connecting to the end."""
+"""Each party's process from connecting to the end, and the session setup that comes before the first lot.
 
-from collections.abc import Callable
+Session setup is what parties agree on: the network's outline, the number format, the session, and where lots come from;
+then the masked weights go to the client.
+"""
+
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.asking import Asking
-from deepshare.private.engines.gateshare.basis import (
-    Origin,
-    agreed,
-    begin,
-    client_source,
-    offsets_from,
-    server_basis,
-    session_of,
-)
-from deepshare.private.engines.gateshare.client import Client
+from deepshare.private.engines.gateshare.client import ClientParty, ClientSession
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import inferences
-from deepshare.private.engines.gateshare.metering import Meter
-from deepshare.private.engines.gateshare.preprocessing.dealer import Dealer
-from deepshare.private.engines.gateshare.preprocessing.lot import Party
-from deepshare.private.engines.gateshare.preprocessing.pool import Pool
-from deepshare.private.engines.gateshare.server import Server
-from deepshare.private.engines.gateshare.serving import serve
+from deepshare.private.engines.gateshare.crypto.prg import SEED_BYTES
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Party
+from deepshare.private.engines.gateshare.metering import PartyMeter
+from deepshare.private.engines.gateshare.preprocessing import frames
+from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
+from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
+from deepshare.private.engines.gateshare.preprocessing.sources import (
+    ClientLots,
+    ClientLotsFromDealer,
+    LotsFromPool,
+    ServerLots,
+    ServerLotsFromDealer,
+)
+from deepshare.private.engines.gateshare.schedule import Schedule
+from deepshare.private.engines.gateshare.server import ServerParty, ServerSession, weights_digest
 from deepshare.private.engines.gateshare.support import has_pool
-from deepshare.private.engines.gateshare.transport import frames
 from deepshare.private.engines.gateshare.transport.channel import Channel, accept, connect, listen
+from deepshare.private.ir import outline
+from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome, Task
+
+Origin = LotPool | Channel
+"""Where lots come from: a pool on disk, or a connection to a dealer."""
 
 
 def run(task: Task, ready: Callable[[], None]) -> Outcome:
     """Do one party's part; see `deepshare.private.runtime.engine.Engine.run`."""
-    parts = {"server": _serve, "client": _ask, "dealer": _deal}
+    parts = {"server": _run_server, "client": _run_client, "dealer": _run_dealer}
     with torch.no_grad(), ExitStack() as stack:
         return parts[task.role](task, ready, stack)
 
 
-def _serve(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
+def _run_server(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     listener = stack.enter_context(listen(task.addresses["server"]))
     origin = _origin(task, stack, "server")
     client = stack.enter_context(closing(accept(listener, "client", task.tls)))
     ready()
-    basis = server_basis(origin, task.program)
-    server = Server(basis.steps, basis.seed)
-    return serve(task.count, client, basis, server, server.prepare())
+    setup = server_setup(origin, task.program)
+    server = ServerParty(setup.schedule, setup.seed)
+    return serve(task.count, client, setup, server, server.masked_weights())
 
 
-def _ask(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
+def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     if task.images is None:
         raise AssertionError("a client has images")
     origin = _origin(task, stack, "client")
@@ -56,60 +67,187 @@ def _ask(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
         closing(connect(task.addresses["server"], "server", task.tls, task.extras.get("token", b"")))
     )
     ready()
-    meter = Meter([server], "client_bytes")
-    offer = server.hear()
-    numbers, session = agreed(offer, task.program), session_of(offer)
-    numbers.check(task.images)
-    steps = schedule(task.program, numbers)
+    meter = PartyMeter([server], "client_bytes")
+    offer = server.receive_message()
+    number_format, session = agreed_format(offer, task.program), session_id(offer)
+    number_format.check(task.images)
+    steps = schedule(task.program, number_format)
     begin(session, steps, server)
-    source = client_source(origin, numbers, session, steps, server)
-    source.check(task.count)
-    asking = Asking(Client(steps, offsets_from(server, steps, origin)), server, source, meter)
+    lots = client_lots(origin, session, steps, server)
+    lots.check(task.count)
+    client = ClientParty(steps, receive_masked_weights(server, steps, origin))
+    asking = ClientSession(client, server, lots, meter)
     for images in task.images.split(max(inferences(task.program, task.count))):
         asking.ask(images)
     if isinstance(origin, Channel):
-        origin.tell({"end": True})
+        origin.send_message({"end": True})
     return asking.outcome()
 
 
-def _origin(task: Task, stack: ExitStack, party: Party) -> Origin:
-    """Where lots come from: the party's pool, or a connection to the dealer."""
-    if (pool := task.extras.get("pool")) is not None:
-        return Pool(pool, party, task.program)
-    if has_pool(task.options):
-        raise EngineError("the server uses what was dealt beforehand: give your pool of the same dealing with --pool")
-    dealer = stack.enter_context(closing(connect(task.addresses["dealer"], "dealer", task.tls)))
-    dealer.tell({"role": party})
-    return dealer
-
-
-def _deal(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
+def _run_dealer(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
     server, client = _parties(task, stack)
     ready()
-    meter = Meter([server, client], "dealer_bytes")
-    steps = schedule(task.program, agreed(server.hear(), task.program))
-    dealer = Dealer(steps)
+    meter = PartyMeter([server, client], "dealer_bytes")
+    steps = schedule(task.program, agreed_format(server.receive_message(), task.program))
+    dealer = LotDealer(steps)
     for channel in (server, client):
-        channel.tell({"session": dealer.id.hex()})
+        channel.send_message({"session": dealer.id.hex()})
         begin(dealer.id, steps, channel)
     server.send(0, dealer.seed)
-    session, most = meter.part(), max(inferences(task.program, task.count))
-    while (images := client.hear().get("deal")) is not None:
+    setup, most = meter.part(), max(inferences(task.program, task.count))
+    while (images := client.receive_message().get("deal")) is not None:
         if not isinstance(images, int) or not 1 <= images <= most:
             raise EngineError(f"the client wants a lot of {images} images: it can have 1 to {most}")
         for_server, for_client = dealer.deal(images)
         frames.send_lot(server, steps, for_server, "server")
         frames.send_lot(client, steps, for_client, "client")
-    return Outcome(None, {}, meter.part(), session)
+    return Outcome(None, {}, meter.part(), setup)
 
 
 def _parties(task: Task, stack: ExitStack) -> tuple[Channel, Channel]:
+    """Connections of both parties to the dealer."""
     listener = stack.enter_context(listen(task.addresses["dealer"]))
     found = {}
     for _ in range(2):
         channel = stack.enter_context(closing(accept(listener, "party", task.tls)))
-        channel.peer = str(channel.hear().get("role"))
+        channel.peer = str(channel.receive_message().get("role"))
         found[channel.peer] = channel
     if set(found) != {"server", "client"}:
         raise EngineError(f"{' and '.join(found)} came to the dealer: it serves one server and one client")
     return found["server"], found["client"]
+
+
+def _origin(task: Task, stack: ExitStack, party: Party) -> Origin:
+    """The party's pool, or a connection to the dealer."""
+    if (pool := task.extras.get("pool")) is not None:
+        return LotPool(pool, party, task.program)
+    if has_pool(task.options):
+        raise EngineError("the server uses what was dealt beforehand: give your pool of the same dealing with --pool")
+    dealer = stack.enter_context(closing(connect(task.addresses["dealer"], "dealer", task.tls)))
+    dealer.send_message({"role": party})
+    return dealer
+
+
+@dataclass(frozen=True, eq=False)
+class SessionSetup:
+    """What the server begins a session with.
+
+    Attributes:
+        schedule: The steps.
+        session: Id of the session.
+        seed: Of the masks that hide the weights.
+        lots: Where lots come from.
+    """
+
+    schedule: Schedule
+    session: bytes
+    seed: bytes
+    lots: ServerLots
+
+
+def server_setup(origin: Origin, program: Program) -> SessionSetup:
+    """Begin a session: with a pool as it was dealt, or with a dealer after calibration."""
+    if isinstance(origin, LotPool):
+        origin.bind(weights_digest(program))
+        steps = schedule(program, origin.number_format)
+        return SessionSetup(steps, origin.session, origin.seed, LotsFromPool(origin))
+    number_format = calibrate(program)
+    steps = schedule(program, number_format)
+    origin.send_message(offer(program, number_format))
+    session = session_id(origin.receive_message())
+    begin(session, steps, origin)
+    seed = origin.receive(0, SEED_BYTES).tobytes()
+    return SessionSetup(steps, session, seed, ServerLotsFromDealer(steps, origin))
+
+
+def serve(
+    count: int,
+    client: Channel,
+    setup: SessionSetup,
+    server: ServerParty,
+    masked_weights: Iterable[tuple[int, list[Tensor]]],
+) -> Outcome:
+    """Serve one client that is connected.
+
+    Args:
+        count: How many images it will ask.
+        client: The connection to it.
+        setup: What the session begins with.
+        server: Whose weights are ready once there are no more masked weights.
+        masked_weights: By step number.
+    """
+    steps, meter = setup.schedule, PartyMeter([client], "server_bytes")
+    client.send_message(offer(steps.program, steps.number_format) | {"session": setup.session.hex()})
+    begin(setup.session, steps, client)
+    wanted = client.receive_message().get("offsets")
+    for number, masked in masked_weights:
+        if wanted:
+            client.send(number, *masked)
+    serving = ServerSession(server, client, setup.lots, meter)
+    for images in inferences(steps.program, count):
+        serving.answer(images)
+    return serving.outcome()
+
+
+def client_lots(origin: Origin, session: bytes, steps: Schedule, server: Channel) -> ClientLots:
+    """Where the client's lots come from, once it knows the server's session.
+
+    Raises:
+        EngineError: Its pool, or the dealer, belongs to another session.
+    """
+    if isinstance(origin, LotPool):
+        if (origin.session, origin.number_format) != (session, steps.number_format):
+            raise EngineError("the server's pool is of another dealing than this one: take two that belong together")
+        return LotsFromPool(origin)
+    if session_id(origin.receive_message()) != session:
+        raise EngineError("the dealer serves another session: start all parties anew")
+    begin(session, steps, origin)
+    return ClientLotsFromDealer(steps, origin, server)
+
+
+def receive_masked_weights(server: Channel, steps: Schedule, origin: Origin) -> dict[int, list[Tensor]]:
+    """The masked weights: from the server, or from the pool if they came before."""
+    kept = origin.masked_weights() if isinstance(origin, LotPool) else None
+    server.send_message({"offsets": kept is None})
+    if kept is not None:
+        return frames.parse_masked_weights(kept, steps)
+    received = frames.receive_masked_weights(server, steps)
+    if isinstance(origin, LotPool):
+        origin.keep_masked_weights(frames.dump_masked_weights(received))
+    return received
+
+
+def begin(session: bytes, steps: Schedule, channel: Channel) -> None:
+    """From now on a channel carries frames of one session."""
+    channel.session, channel.names = session, steps.name
+
+
+def offer(program: Program, number_format: NumberFormat) -> dict[str, Any]:
+    """What all parties must have in common, as a message."""
+    return {"outline": outline.digest(program), "numbers": number_format.dump()}
+
+
+def agreed_format(message: dict[str, Any], program: Program) -> NumberFormat:
+    """The number format of a server that has the same network and plan.
+
+    Raises:
+        EngineError: It has another.
+    """
+    if message.get("outline") != outline.digest(program):
+        raise EngineError("the server has another network or plan than was agreed: ask again")
+    return NumberFormat.parse(message.get("numbers"), program)
+
+
+def session_id(message: dict[str, Any]) -> bytes:
+    """The id of a session.
+
+    Raises:
+        EngineError: There is none.
+    """
+    try:
+        session = bytes.fromhex(message["session"])
+    except (KeyError, TypeError, ValueError):
+        session = b""
+    if len(session) != ID_BYTES:
+        raise EngineError("the session has no name: install the same deepshare everywhere")
+    return session

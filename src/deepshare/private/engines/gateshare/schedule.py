@@ -1,226 +1,16 @@
-"""Steps in the ring: what there is to do, the same for every party."""
+"""Schedules: the steps of a program, the same for every party."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.limb_matmul import Resampling
-from deepshare.private.engines.gateshare.fixedpoint import Numbers
-from deepshare.private.ir.patches import sums
-from deepshare.private.ir.program import Convolution, Linear, Program
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One step.
-
-    Attributes:
-        operation: Number of the operation that it belongs to.
-        inputs: Numbers of the steps that it reads.
-        shape: Shape of its result without the batch.
-        scale: Fractional bits of its result.
-    """
-
-    operation: int
-    inputs: tuple[int, ...]
-    shape: Shape
-    scale: int
-
-    @property
-    def elements(self) -> int:
-        """Elements of its result for each image."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Take(Step):
-    """The images."""
-
-
-@dataclass(frozen=True, eq=False)
-class Diagonal:
-    """A linear layer in which every neuron is multiplied by a number; both tensors broadcast to the neurons.
-
-    Attributes:
-        weight: The numbers.
-        bias: What is added.
-    """
-
-    weight: Tensor
-    bias: Tensor
-
-
-Layer = Convolution | Linear | Diagonal
-
-
-@dataclass(frozen=True, eq=False)
-class Product(Step):
-    """The sum of linear layers: of each its number, see `Schedule.layer`, as many as inputs."""
-
-    terms: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Shift(Step):
-    """The result at a smaller scale.
-
-    Attributes:
-        by: How many bits are cut off.
-        window: A share of the client that is nearer to zero may not be cut.
-    """
-
-    by: int
-    window: int
-
-
-@dataclass(frozen=True, eq=False)
-class Sum(Step):
-    """A sum of tensors, each first shifted up to the largest scale."""
-
-    lifts: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Join(Step):
-    """Tensors one after the other along the channels, each first shifted up to the largest scale."""
-
-    lifts: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class View(Step):
-    """The same elements in another shape."""
-
-
-@dataclass(frozen=True, eq=False)
-class Spread(Step):
-    """Public numbers times maps: averages and interpolation."""
-
-    resampling: Resampling
-    factor: int
-
-
-@dataclass(frozen=True, eq=False)
-class Choice(Step):
-    """The first tensor where the mask is set, the second elsewhere, each first shifted up to the largest scale."""
-
-    mask: Tensor
-    lifts: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Opening(Step):
-    """Tells both parties numbers less a mask that neither knows; the result is what they were.
-
-    It waits for nobody: steps between it and the `Square` of these numbers share its way.
-
-    Attributes:
-        neurons: Shape of the numbers.
-        where: Their places among all elements; None where they are all.
-    """
-
-    neurons: Shape
-    where: Tensor | None
-
-    @property
-    def products(self) -> int:
-        """Numbers for each image."""
-        return math.prod(self.neurons)
-
-    def picked(self, x: Tensor) -> Tensor:
-        """The numbers that are opened."""
-        return picked(x, self.where)
-
-
-@dataclass(frozen=True, eq=False)
-class Square(Step):
-    """The squares of the numbers of an `Opening`, its input.
-
-    Attributes:
-        opening: That step.
-        rounds: 1, or 0 where the client has been waited for since the last opening, by a `Gate` or another one.
-    """
-
-    opening: Opening
-    rounds: int
-
-
-@dataclass(frozen=True, eq=False)
-class Place(Step):
-    """Numbers at their places among all elements, and zeros elsewhere."""
-
-    where: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Gate(Step):
-    """An activation: x gate, or x (alpha gate + beta) where it is affine.
-
-    Attributes:
-        leader: Number of the step that computes the gates.
-        leads: Whether it is this one.
-        neurons: Shape of what is multiplied by gates.
-        prototypes: How many of the first channels of the neurons are compared.
-        gates: Shape of the gates.
-        bits: Bits of the numbers that are compared.
-        pi: For each channel of the neurons its gate; None where each neuron has its own.
-        cells: For each neuron that is compared, in order, its cell, whose sum is; None where each is alone.
-        where: The neurons' places among all elements; None where they are all. The others pass.
-        affine: Whether there are alpha and beta.
-    """
-
-    leader: int
-    leads: bool
-    neurons: Shape
-    prototypes: int
-    gates: Shape
-    bits: int
-    pi: Tensor | None
-    cells: Tensor | None
-    where: Tensor | None
-    affine: bool
-
-    @property
-    def comparisons(self) -> int:
-        """Gates that are computed here for each image."""
-        return math.prod(self.gates) if self.leads else 0
-
-    @property
-    def products(self) -> int:
-        """Neurons for each image."""
-        return math.prod(self.neurons)
-
-    def picked(self, x: Tensor) -> Tensor:
-        """The neurons that have a gate."""
-        return picked(x, self.where)
-
-    def placed(self, x: Tensor, y: Tensor) -> Tensor:
-        """The result, y where there are gates and x elsewhere."""
-        if self.where is None:
-            return y
-        result = x.flatten(1).clone()
-        result[:, self.where] = y
-        return result.view(x.shape)
-
-    def each(self, gates: Tensor) -> Tensor:
-        """What belongs to the gates, for every neuron."""
-        if self.cells is not None:
-            gates = gates[:, self.cells].view(-1, self.prototypes, *self.neurons[1:])
-        return gates if self.pi is None else gates[:, self.pi]
-
-    def compared(self, neurons: Tensor) -> Tensor:
-        """What is compared, (images * gates,)."""
-        first = neurons[:, : self.prototypes]
-        return (first if self.cells is None else sums(first, self.cells)).reshape(-1)
-
-    def per_channel(self, values: Tensor) -> Tensor:
-        """Alpha or beta, to be multiplied by neurons."""
-        return values.view(-1, *[1] * (len(self.neurons) - 1))
+from deepshare.private.engines.gateshare.crypto.prg import SEED_BYTES
+from deepshare.private.engines.gateshare.fixedpoint import MARGIN, NumberFormat
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Party, Piece
+from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, Shape
+from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
+from deepshare.private.ir.program import Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,74 +19,134 @@ class Schedule:
 
     Attributes:
         program: What they do; of an outline or whole.
-        numbers: The number format.
+        number_format: The number format.
         steps: The steps.
         output: Number of the step that gives the logits.
-        diagonals: Linear layers that are no operations.
     """
 
     program: Program
-    numbers: Numbers
-    steps: tuple[Step, ...]
+    number_format: NumberFormat
+    steps: tuple[ProtocolStep, ...]
     output: int
-    diagonals: tuple[Diagonal, ...] = ()
 
     @property
-    def opened(self) -> tuple[int, ...]:
-        """Numbers of the steps whose results are multiplied by weights."""
-        return tuple(sorted({i for step in self.steps if isinstance(step, Product) for i in step.inputs}))
+    def unsafe_shares(self) -> float:
+        """Expected number of shares of an image that cannot be truncated safely."""
+        return sum(step.unsafe_shares for step in self.steps)
 
-    @property
-    def lost(self) -> float:
-        """How many shares of an image fall into their windows, on average."""
-        return sum(step.elements * 2 * step.window / 2**64 for step in self.steps if isinstance(step, Shift))
+    def masked_weight_shapes(self) -> dict[int, list[Shape]]:
+        """By step number, what the server sends to the client once per session."""
+        shapes = {step.number: step.masked_weight_shapes() for step in self.steps}
+        return {number: found for number, found in shapes.items() if found}
 
-    def layer(self, term: int) -> Layer:
-        """A linear layer: those that are operations are numbered as these are, the others after all operations."""
-        operations = self.program.operations
-        layer = operations[term] if term < len(operations) else self.diagonals[term - len(operations)]
-        if not isinstance(layer, Layer):
-            raise AssertionError(layer)
-        return layer
+    def dealt_bytes(self, images: int, party: Party) -> dict[Piece, int]:
+        """Bytes of every piece of a lot, in the order of files and frames."""
+        sizes = ((step.number, step.dealt_bytes(images, party)) for step in self.steps)
+        return {(number, name): size for number, named in sizes for name, size in named.items()}
+
+    def lot_bytes(self, images: int, party: Party) -> int:
+        """Bytes of a lot."""
+        return ID_BYTES + SEED_BYTES + sum(self.dealt_bytes(images, party).values())
+
+    def client_openings(self) -> dict[Piece, Shape]:
+        """What the client sends before each image, in the order of the frame: tensors, then neurons."""
+        shapes = {piece: shape for step in self.steps for piece, shape in step.client_openings().items()}
+        return dict(sorted(shapes.items(), key=lambda item: (item[0][1] != "tensor", item[0][0])))
 
     def name(self, number: int) -> str:
         """The layer that a step belongs to."""
         return self.program.operations[self.steps[number].operation].name
 
-    def run(self, do: Callable[[int, Step, list[Tensor]], Tensor]) -> Tensor:
-        """Do one step after the other, forget results that nobody reads any more, and give back the output."""
-        last = {source: number for number, step in enumerate(self.steps) for source in step.inputs}
+    def run(self, do: Callable[[ProtocolStep, list[Tensor]], Tensor]) -> Tensor:
+        """Do one step after the other, forget results that nobody reads any more, and return the output."""
+        last = {source: step.number for step in self.steps for source in step.inputs}
         last[self.output] = len(self.steps)
         values: dict[int, Tensor] = {}
-        for number, step in enumerate(self.steps):
-            values[number] = do(number, step, [values[source] for source in step.inputs])
+        for step in self.steps:
+            values[step.number] = do(step, [values[source] for source in step.inputs])
             for source in set(step.inputs):
-                if last[source] == number:
+                if last[source] == step.number:
                     del values[source]
         return values[self.output]
 
 
-def picked(x: Tensor, where: Tensor | None) -> Tensor:
-    """Elements of each image by their places, or all as they are."""
-    return x if where is None else x.flatten(1)[:, where]
+@dataclass(eq=False)
+class ScheduleBuilder:
+    """Steps of a program in the making.
 
+    Results carry their scale. Linear layers, gates and averages leave a larger one; results are truncated only where a
+    step needs the scale of activations.
 
-def alone(step: Step, inputs: list[Tensor]) -> Tensor:
-    """The steps that a party does on its own shares, all parties alike."""
-    match step:
-        case Sum(lifts=lifts):
-            return (inputs[0] << lifts[0]) + (inputs[1] << lifts[1])
-        case Join(lifts=lifts):
-            return torch.cat([x << lift for x, lift in zip(inputs, lifts, strict=True)], 1)
-        case Choice(mask=mask, lifts=lifts):
-            return torch.where(mask, inputs[0] << lifts[0], inputs[1] << lifts[1])
-        case Place(where=where, shape=shape):
-            result = inputs[0].new_zeros(len(inputs[0]), step.elements)
-            result[:, where] = inputs[0]
-            return result.view(-1, *shape)
-        case View(shape=shape):
-            return inputs[0].reshape(-1, *shape)
-        case Spread(resampling=resampling, factor=factor):
-            result = resampling(inputs[0])
-            return result if factor == 1 else result * factor
-    raise AssertionError(step)
+    Attributes:
+        program: The program.
+        number_format: The number format.
+        steps: The steps so far.
+        at: By operation, the step that has its result.
+        pending: By operation, how to add the last steps of those that are only begun.
+    """
+
+    program: Program
+    number_format: NumberFormat
+    steps: list[ProtocolStep] = field(default_factory=list)
+    at: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, Callable[[], None]] = field(default_factory=dict)
+    _truncated: dict[tuple[int, int], int] = field(default_factory=dict)
+    _extra_labels: int = 0
+
+    @property
+    def next_number(self) -> int:
+        """Number of the step that is added next."""
+        return len(self.steps)
+
+    def append(self, step: ProtocolStep, result_of: int | None = None) -> int:
+        """Add a step, which may give the result of an operation; returns its number."""
+        self.steps.append(step)
+        if result_of is not None:
+            self.at[result_of] = step.number
+        return step.number
+
+    def result(self, operation: int) -> int:
+        """The step that has the result of an operation; the steps of one that is begun are added now."""
+        if operation in self.pending:
+            self.pending.pop(operation)()
+        return self.at[operation]
+
+    def finish_pending(self) -> None:
+        """Add the last steps of all operations that are only begun."""
+        for operation in tuple(self.pending):
+            self.result(operation)
+
+    def at_activation_scale(self, operation: int) -> int:
+        """The step that has the result of an operation at the scale of activations."""
+        bits = self.number_format.ranges[operation] - MARGIN
+        return self.truncated(operation, self.result(operation), self.number_format.fraction, bits)
+
+    def truncated(self, operation: int, source: int, scale: int, bits: int) -> int:
+        """The step that has a result at a smaller scale.
+
+        Args:
+            operation: That the truncation belongs to.
+            source: The step that is truncated.
+            scale: Fractional bits of the result.
+            bits: That the result has at the most, at the scale of activations.
+        """
+        step = self.steps[source]
+        if step.scale == scale:
+            return source
+        if (source, scale) not in self._truncated:
+            truncation = TruncationStep(
+                number=self.next_number,
+                operation=operation,
+                inputs=(source,),
+                shape=step.shape,
+                scale=scale,
+                by=step.scale - scale,
+                window=1 << (bits + step.scale - self.number_format.fraction),
+            )
+            self._truncated[source, scale] = self.append(truncation)
+        return self._truncated[source, scale]
+
+    def extra_label(self) -> int:
+        """A label for the weights of a layer that is no operation: a number after those of all operations."""
+        self._extra_labels += 1
+        return len(self.program.operations) + self._extra_labels - 1

@@ -1,4 +1,4 @@
-"""What is public of a network, as a file: all that a dealer has to know."""
+"""The public part of a network as a file: all that a dealer has to know."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
-from deepshare.private.engines.gateshare.fixedpoint import Numbers, calibrate
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.support import check
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
@@ -18,8 +18,8 @@ def write(path: Path, program: Program, samples: Tensor | None = None) -> None:
 
     Args:
         path: The file.
-        program: With its hidden numbers.
-        samples: Images that ranges are measured on; without any, synthetic ones.
+        program: With its weights.
+        samples: Images to measure ranges on; without any, synthetic ones.
 
     Raises:
         UnsupportedModelError: The network does something that gateshare cannot do.
@@ -33,7 +33,7 @@ def write(path: Path, program: Program, samples: Tensor | None = None) -> None:
         raise EngineError(f"{path} cannot be written ({error.strerror}): give another place") from error
 
 
-def read(path: Path) -> tuple[Program, Numbers]:
+def read(path: Path) -> tuple[Program, NumberFormat]:
     """Read what `write` wrote.
 
     Raises:
@@ -48,4 +48,4 @@ def read(path: Path) -> tuple[Program, Numbers]:
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(f"{path} is no outline: make one with deepshare private outline") from error
     check(program, {})
-    return program, Numbers.parse(content.get("numbers"), program)
+    return program, NumberFormat.parse(content.get("numbers"), program)

@@ -1,11 +1,11 @@
-"""Lots on disk, dealt beforehand: a folder for each party, in which every lot can be used once.
+"""Pools: lots on disk, dealt beforehand; a folder for each party, in which every lot can be used once.
 
 A lot is marked as spent, on the disk itself, before any of it is used: a party that is killed loses at most the lots
 that it was about to use. A client whose disk was restored from an older copy offers spent lots again; the server
-refuses them, as its own marks are there.
+refuses them by its own marks.
 
-The client cannot use every lot, so there are more lots than images. It writes down which ones it discarded: all others
-that are spent count as images.
+The client cannot use every lot, so there are more lots than images. It records those that it discarded; all other
+spent ones count as images.
 """
 
 import fcntl
@@ -24,38 +24,43 @@ from deepshare.errors import EngineError
 from deepshare.files import write_atomically
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.prg import SEED_BYTES
-from deepshare.private.engines.gateshare.fixedpoint import Numbers
-from deepshare.private.engines.gateshare.preprocessing.dealer import Dealer
-from deepshare.private.engines.gateshare.preprocessing.lot import ID_BYTES, Lot, Party, lot_bytes, sizes
-from deepshare.private.engines.gateshare.preprocessing.spare_lots import spares
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party
+from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
 from deepshare.private.engines.gateshare.schedule import Schedule
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 
 VERSION = 3
 ABOUT, LOTS, SPENT, DISCARDED = "pool.json", "lots", "spent", "discarded"
-WEIGHTS, OFFSETS = "weights", "offsets"
+WEIGHTS, MASKED_WEIGHTS = "weights", "offsets"
 _LINE = 2 * ID_BYTES + 1
 _MARK = re.compile(rb"[0-9a-f]{%d}\n" % (2 * ID_BYTES))
 _CHECK_BYTES = 32
 
 
 def write_pools(
-    folder: Path, program: Program, numbers: Numbers, images: int, told: Callable[[int, int], None], clients: int = 1
+    folder: Path,
+    program: Program,
+    number_format: NumberFormat,
+    images: int,
+    told: Callable[[int, int], None],
+    clients: int = 1,
 ) -> int:
     """Deal for a number of images: `folder/server` for one party, `folder/client` for the other.
 
     Args:
         folder: Where; its folders must not exist.
         program: An outline.
-        numbers: The server's number format.
+        number_format: The server's.
         images: How many, for each client.
-        told: Called after each lot with how many there are, and of how many.
+        told: Called after each lot with how many are done, and of how many.
         clients: How many; the folders of several are `client-1`, `client-2` and so on. The server serves them all
             from its one pool, and the images dealt for a client are all that it can ever ask.
 
     Returns:
-        How many lots more than images each client has, as some turn out to be of no use.
+        How many lots more than images each client has, as some turn out to be unusable.
 
     Raises:
         EngineError: There are pools already, or they cannot be written.
@@ -65,8 +70,8 @@ def write_pools(
     there = [str(path) for path in parties if path.exists()]
     if there:
         raise EngineError(f"{', '.join(there)} is there already: give another folder, or delete it")
-    steps = schedule(program, numbers)
-    dealer, spare = Dealer(steps), spares(steps, images)
+    steps = schedule(program, number_format)
+    dealer, spare = LotDealer(steps), spare_lots(steps, images)
     each = images + spare
     try:
         for path in parties:
@@ -79,7 +84,7 @@ def write_pools(
             _write_lot(theirs[count // each], steps, for_client, "client")
             told(count + 1, each * clients)
         for path, party in parties.items():
-            about = {"version": VERSION, "party": party, "session": dealer.id.hex(), "numbers": numbers.dump()}
+            about = {"version": VERSION, "party": party, "session": dealer.id.hex(), "numbers": number_format.dump()}
             own = {"seed": dealer.seed.hex()} if party == "server" else {"images": images}
             text = json.dumps(about | own | {"outline": outline.digest(program)})
             write_atomically(path / ABOUT, text.encode())
@@ -90,22 +95,22 @@ def write_pools(
 
 
 def _write_lot(folder: Path, steps: Schedule, lot: Lot, party: Party) -> None:
-    content = b"".join([lot.id, lot.seed, *(lot.pieces[piece].tobytes() for piece in sizes(steps, 1, party))])
+    content = b"".join([lot.id, lot.seed, *(lot.pieces[piece].tobytes() for piece in steps.dealt_bytes(1, party))])
     write_atomically(folder / LOTS / lot.id.hex(), content + _check(content))
 
 
-class Pool:
+class LotPool:
     """One party's lots on disk.
 
     Args:
         folder: The party's folder.
-        party: Who it is for.
-        program: What it is for.
+        party: The party.
+        program: The network that it was dealt for.
 
     Attributes:
         session: Id of the session that all its lots belong to.
         seed: Of the masks that hide the weights; the server's alone.
-        numbers: The number format.
+        number_format: The number format.
         images: How many images it was dealt for; the client's alone.
 
     Raises:
@@ -116,7 +121,7 @@ class Pool:
         about = check_party(folder, party)
         if about.get("outline") != outline.digest(program):
             raise EngineError(f"{folder} was dealt for another network or plan: deal for this one")
-        self.numbers = Numbers.parse(about.get("numbers"), program)
+        self.number_format = NumberFormat.parse(about.get("numbers"), program)
         try:
             self.session, self.seed = (bytes.fromhex(about.get(name, "")) for name in ("session", "seed"))
             self.images = int(about.get("images", 0))
@@ -125,7 +130,7 @@ class Pool:
         if not (folder / SPENT).exists():
             raise EngineError(f"{folder} has lost its marks of what is spent: deal anew")
         self._folder, self._party = folder, party
-        self._schedule = schedule(program, self.numbers)
+        self._schedule = schedule(program, self.number_format)
 
     def bind(self, digest: bytes) -> None:
         """Bind the pool to one exact set of weights: other weights, hidden by the same masks, would show.
@@ -140,16 +145,16 @@ class Pool:
             if path.read_bytes() != digest:
                 raise EngineError(f"{self._folder} was used with other weights: deal a pool for these")
 
-    def offsets(self) -> bytearray | None:
+    def masked_weights(self) -> bytearray | None:
         """The masked weights of the server, if they are here and whole."""
-        path = self._folder / OFFSETS
+        path = self._folder / MASKED_WEIGHTS
         content = bytearray(path.read_bytes()) if path.exists() else bytearray()
         found, check = content[:-_CHECK_BYTES], content[-_CHECK_BYTES:]
         return found if check == _check(found) else None
 
-    def keep_offsets(self, content: bytes) -> None:
+    def keep_masked_weights(self, content: bytes) -> None:
         """Keep the masked weights: they serve all lots of the pool."""
-        write_atomically(self._folder / OFFSETS, content + _check(content))
+        write_atomically(self._folder / MASKED_WEIGHTS, content + _check(content))
 
     def names(self) -> list[bytes]:
         """Ids of the lots that are left."""
@@ -185,7 +190,7 @@ class Pool:
         return lot
 
     def discard(self, name: bytes) -> None:
-        """Write down that a lot, which is spent, was of no use."""
+        """Record that a lot, which is spent, was unusable."""
         with self._locked(DISCARDED) as discarded:
             discarded.write(f"{name.hex()}\n".encode())
 
@@ -193,7 +198,7 @@ class Pool:
         return self._folder / LOTS / name.hex()
 
     def _spent(self) -> set[bytes]:
-        """What is marked; a line that was not finished marks nothing, as nothing was used after it."""
+        """Ids that are marked; an unfinished line marks nothing, as nothing was used after it."""
         marks = (self._folder / SPENT).read_bytes()
         lines = [marks[begin : begin + _LINE] for begin in range(0, len(marks) - _LINE + 1, _LINE)]
         if not all(_MARK.fullmatch(line) for line in lines):
@@ -202,7 +207,7 @@ class Pool:
 
     @contextmanager
     def _locked(self, marks: str = SPENT) -> Iterator[BinaryIO]:
-        """A file of marks, for this process alone; what is written to it begins a line."""
+        """Open a file of marks for this process alone, at the beginning of a line."""
         with (self._folder / marks).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0, os.SEEK_END)  # others may have written since it was opened
@@ -213,18 +218,18 @@ class Pool:
     def _read(self, name: bytes) -> Lot:
         data = np.fromfile(self._path(name), np.uint8)
         content = data[:-_CHECK_BYTES]
-        whole = len(content) == lot_bytes(self._schedule, 1, self._party)
+        whole = len(content) == self._schedule.lot_bytes(1, self._party)
         if not whole or data[-_CHECK_BYTES:].tobytes() != _check(content.data) or content[:ID_BYTES].tobytes() != name:
             raise EngineError(f"lot {name.hex()} in {self._folder} is damaged: it will not be used; ask again")
         pieces, begin = {}, ID_BYTES + SEED_BYTES
-        for piece, size in sizes(self._schedule, 1, self._party).items():
+        for piece, size in self._schedule.dealt_bytes(1, self._party).items():
             pieces[piece] = content[begin : begin + size].copy()  # its numbers aligned
             begin += size
         return Lot(name, content[ID_BYTES : ID_BYTES + SEED_BYTES].tobytes(), 1, pieces)
 
 
 def check_party(folder: Path, party: Party) -> dict[str, str]:
-    """What a pool says of itself, if it is one of this party.
+    """Read the description of a pool, and check that it is one of this party.
 
     Raises:
         EngineError: It is no pool, or of the other party.

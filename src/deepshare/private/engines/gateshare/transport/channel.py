@@ -83,11 +83,11 @@ class Channel:
         data = self.receive(step, size + more)
         return torch.from_numpy(data[:size].view(np.int64)).view(*shape), data[size:]
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def send_message(self, message: Mapping[str, Any]) -> None:
         """Send a message, which is no payload."""
         self._send(MESSAGE, [memoryview(json.dumps(message).encode())])
 
-    def hear(self) -> dict[str, Any]:
+    def receive_message(self) -> dict[str, Any]:
         """Wait for a message.
 
         Raises:
@@ -172,8 +172,8 @@ class Channel:
         return ConnectionError(f"the connection to the {self.peer} was lost at {where} ({error.strerror or error})")
 
 
-class Polite(Channel):
-    """A channel of one of many sessions in a process, which lets the others compute while it waits for its peer.
+class YieldingChannel(Channel):
+    """A channel of one of many sessions in a process: it yields its turn to compute while it waits for its peer.
 
     Attributes:
         turn: Held by who computes.

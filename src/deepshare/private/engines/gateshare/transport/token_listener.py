@@ -1,4 +1,4 @@
-"""The port of one session: anybody may knock, and who has the session's token is let in."""
+"""The port of one session, which accepts the first peer that presents the session token."""
 
 import hmac
 import secrets
@@ -16,7 +16,7 @@ _TOKEN_BYTES = 16
 _MOST = 64
 
 
-class Door:
+class TokenListener:
     """Listens for one client. Others are sent away, each in a thread of its own, so that they hold up nobody.
 
     Args:

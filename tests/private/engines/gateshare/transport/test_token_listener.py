@@ -18,7 +18,7 @@ from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 from deepshare.private.engines.gateshare.transport import channel, token_listener
 from deepshare.private.engines.gateshare.transport.channel import Channel, connect, listen
-from deepshare.private.engines.gateshare.transport.token_listener import Door
+from deepshare.private.engines.gateshare.transport.token_listener import TokenListener
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote import handshake
@@ -120,17 +120,17 @@ def test_a_client_without_a_certificate_of_the_authority_cannot_ask(
 def test_nor_can_it_come_to_the_port_of_a_session_with_the_token(
     keys: Path, certificates: Callable[[str], Tls], whose: str
 ) -> None:
-    door, admitted = Door("127.0.0.1"), Queue[socket.socket]()
+    door, admitted = TokenListener("127.0.0.1"), Queue[socket.socket]()
     address = f"localhost:{door.address.split(':')[1]}"
     wait = threading.Thread(target=lambda: admitted.put(door.admit(tls_of(keys / "ours" / "server"))))
     wait.start()
     with pytest.raises((EngineError, ConnectionError)):
-        connect(address, "server", certificates(whose), door.token).hear()
+        connect(address, "server", certificates(whose), door.token).receive_message()
     assert admitted.empty()
     client = connect(address, "server", certificates("ours"), door.token)
     wait.join()
-    Channel(admitted.get(), "client").tell({"go": 1})
-    assert client.hear() == {"go": 1}
+    Channel(admitted.get(), "client").send_message({"go": 1})
+    assert client.receive_message() == {"go": 1}
     client.close()
     door.close()
 
@@ -142,14 +142,14 @@ def test_nor_to_a_party_that_waits_for_one(keys: Path, certificates: Callable[[s
 
         def serve() -> None:
             try:
-                said.put(channel.accept(listener, "client", tls_of(keys / "ours" / "server")).hear())
+                said.put(channel.accept(listener, "client", tls_of(keys / "ours" / "server")).receive_message())
             except (EngineError, ConnectionError) as error:
                 said.put(error)
 
         threading.Thread(target=serve).start()
         try:
             client = connect(f"localhost:{listener.getsockname()[1]}", "server", certificates(whose))
-            client.tell({"role": "client"})
+            client.send_message({"role": "client"})
         except (EngineError, ConnectionError):
             assert whose != "ours"
         found = said.get(timeout=20)
@@ -176,7 +176,7 @@ def test_both_sides_allow_a_minute_for_a_handshake_and_no_more(
 
 
 def test_of_too_many_silent_guests_the_first_are_sent_away_and_the_client_is_let_in() -> None:
-    opened = Door("127.0.0.1")
+    opened = TokenListener("127.0.0.1")
     host, number = opened.address.split(":")
     admitted: Queue[socket.socket] = Queue()
     threading.Thread(target=lambda: admitted.put(opened.admit(None)), daemon=True).start()

@@ -20,20 +20,19 @@ from deepshare import zoo
 from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare import cost_model, main
-from deepshare.private.engines.gateshare.client import Client, Prepared
+from deepshare.private.engines.gateshare.client import ClientMaterial, ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.engines.gateshare.preprocessing import network_file
-from deepshare.private.engines.gateshare.preprocessing.lot import Lot, lot_bytes
-from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DISCARDED, LOTS, SPENT, Pool, write_pools
-from deepshare.private.engines.gateshare.transport import frames
+from deepshare.private.engines.gateshare.lot import Lot
+from deepshare.private.engines.gateshare.preprocessing import frames, network_file
+from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DISCARDED, LOTS, SPENT, LotPool, write_pools
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.server import ModelServer
 from deepshare.private.runtime.engine import Outcome, Role, Task, find_engine
 from deepshare.private.runtime.local import free_ports
-from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
+from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
 IMAGES, SPARES = 6, 2
 OPTIONS = {"dealer": "pool"}
@@ -119,9 +118,9 @@ def test_two_connections_use_up_lots_and_hand_over_weights_once(program: Program
     client = found["client"]
     assert isinstance(client, Outcome)
     steps = schedule(program, calibrate(program))
-    assert first.offline.dealer_bytes == 2 * lot_bytes(steps, 1, "server")
-    assert client.offline.dealer_bytes >= 2 * lot_bytes(steps, 1, "client")  # more where one had to be replaced
-    assert client.offline.dealer_bytes % lot_bytes(steps, 1, "client") == 0
+    assert first.offline.dealer_bytes == 2 * steps.lot_bytes(1, "server")
+    assert client.offline.dealer_bytes >= 2 * steps.lot_bytes(1, "client")  # more where one had to be replaced
+    assert client.offline.dealer_bytes % steps.lot_bytes(1, "client") == 0
     second = check(ask(program, pools, images), program, images)
     assert first.session.server_bytes > 0 == second.session.server_bytes
     spent = {role: marks(pools / role / SPENT) for role in ("server", "client")}
@@ -134,12 +133,12 @@ def test_two_connections_use_up_lots_and_hand_over_weights_once(program: Program
 
 def unusable_first(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """The first lots that the client prepares are of no use, and no others."""
-    prepare, left = Client.prepare, iter([frozenset({0})] * count)
+    preprocess, left = ClientParty.preprocess, iter([True] * count)
 
-    def prepared(self: Client, lot: Lot, seed: bytes) -> Prepared:
-        return replace(prepare(self, lot, seed), bad=next(left, frozenset()))
+    def unlucky(self: ClientParty, lot: Lot, seed: bytes) -> ClientMaterial:
+        return replace(preprocess(self, lot, seed), unsafe=torch.tensor([next(left, False)]))
 
-    monkeypatch.setattr(Client, "prepare", prepared)
+    monkeypatch.setattr(ClientParty, "preprocess", unlucky)
 
 
 def test_as_many_images_can_be_asked_as_were_dealt_whatever_lots_are_lost(
@@ -157,7 +156,7 @@ def test_as_many_images_can_be_asked_as_were_dealt_whatever_lots_are_lost(
 def test_what_is_discarded_does_not_count_as_an_image(
     program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = Pool(pools / "client", "client", program)
+    pool = LotPool(pools / "client", "client", program)
     assert pool.left() == IMAGES
     unusable_first(monkeypatch, 1)
     images = torch.randn(2, *SIZE)
@@ -179,7 +178,7 @@ def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
 ) -> None:
     """Also if the server is slow: the client has to wait for its mark."""
     order: list[str] = []
-    fsync, send, take = os.fsync, frames.send_ahead, Pool.take
+    fsync, send, take = os.fsync, frames.send_client_openings, LotPool.take
 
     def watched_fsync(number: int) -> None:
         fsync(number)
@@ -188,19 +187,19 @@ def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
             order.append(f"{path.parent.name} marked {len(path.read_bytes().splitlines())}")
 
     def watched_send(*arguments: Any) -> None:
-        order.append("ahead")
+        order.append("openings")
         send(*arguments)
 
-    def slow_take(pool: Pool, name: bytes) -> Lot:
+    def slow_take(pool: LotPool, name: bytes) -> Lot:
         time.sleep(0.2)
         return take(pool, name)
 
     monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(frames, "send_ahead", watched_send)
-    monkeypatch.setattr(Pool, "take", slow_take)
+    monkeypatch.setattr(frames, "send_client_openings", watched_send)
+    monkeypatch.setattr(LotPool, "take", slow_take)
     images = torch.randn(2, *SIZE)
     check(ask(program, pools, images), program, images)
-    assert order.index("ahead") == len(order) - 1
+    assert order.index("openings") == len(order) - 1
     assert {f"{role} marked {n}" for role in ("client", "server") for n in (1, 2)} <= set(order)
 
 
@@ -216,10 +215,10 @@ def test_a_restored_disk_of_the_client_gets_no_lot_twice(program: Program, pools
 
 
 def test_a_lot_is_spent_also_for_whoever_opens_the_pool_anew(program: Program, pools: Path) -> None:
-    pool = Pool(pools / "server", "server", program)
+    pool = LotPool(pools / "server", "server", program)
     name = pool.names()[0]
     assert pool.is_fresh(name) and pool.take(name).id == name
-    for again in (pool, Pool(pools / "server", "server", program)):
+    for again in (pool, LotPool(pools / "server", "server", program)):
         assert not again.is_fresh(name) and name not in again.names()
         with pytest.raises(EngineError, match="is spent"):
             again.take(name)
@@ -232,24 +231,24 @@ def test_killed_while_it_takes_a_lot(program: Program, pools: Path) -> None:
     code = (
         "import os, pathlib, signal, sys\n"
         "from deepshare.private.engines.gateshare.preprocessing import network_file\n"
-        "from deepshare.private.engines.gateshare.preprocessing.pool import Pool\n"
-        "Pool._read = lambda self, name: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from deepshare.private.engines.gateshare.preprocessing.pool import LotPool\n"
+        "LotPool._read = lambda self, name: os.kill(os.getpid(), signal.SIGKILL)\n"
         "program, _ = network_file.read(pathlib.Path(sys.argv[2]))\n"
-        "pool = Pool(pathlib.Path(sys.argv[1]), 'server', program)\n"
+        "pool = LotPool(pathlib.Path(sys.argv[1]), 'server', program)\n"
         "pool.take(pool.names()[0])\n"
     )
     network_file.write(pools / "network.json", program)
-    name = Pool(pools / "server", "server", program).names()[0]
+    name = LotPool(pools / "server", "server", program).names()[0]
     ended = subprocess.run([sys.executable, "-c", code, str(pools / "server"), str(pools / "network.json")])
     assert ended.returncode == -signal.SIGKILL
-    pool = Pool(pools / "server", "server", program)
+    pool = LotPool(pools / "server", "server", program)
     assert (pools / "server" / LOTS / name.hex()).exists() and not pool.is_fresh(name)
     with pytest.raises(EngineError, match="is spent"):
         pool.take(name)
 
 
 def test_a_mark_that_was_not_finished_marks_nothing_and_spoils_no_other(program: Program, pools: Path) -> None:
-    pool = Pool(pools / "server", "server", program)
+    pool = LotPool(pools / "server", "server", program)
     first, second = pool.names()[:2]
     pool.take(first)
     with (pools / "server" / SPENT).open("ab") as file:
@@ -263,7 +262,7 @@ def test_a_mark_that_was_not_finished_marks_nothing_and_spoils_no_other(program:
     "garbage", [b"g" * 32 + b"\n", b"\xff" * 33, b"a word\n" * 10, b"\n" * 33, b"00" * 15 + b"\n00"]
 )
 def test_marks_that_are_none_are_no_marks_to_go_on_with(program: Program, pools: Path, garbage: bytes) -> None:
-    pool = Pool(pools / "server", "server", program)
+    pool = LotPool(pools / "server", "server", program)
     name = pool.names()[0]
     (pools / "server" / SPENT).write_bytes(garbage)
     for use in (pool.names, lambda: pool.is_fresh(name), lambda: pool.take(name)):
@@ -273,11 +272,11 @@ def test_marks_that_are_none_are_no_marks_to_go_on_with(program: Program, pools:
 
 def test_pools_of_another_party_network_weights_or_dealing_are_refused(program: Program, pools: Path) -> None:
     with pytest.raises(EngineError, match="is the pool of the client: the server needs the other one"):
-        Pool(pools / "client", "server", program)
+        LotPool(pools / "client", "server", program)
     torch.manual_seed(32)
     with pytest.raises(EngineError, match="dealt for another network or plan"):
-        Pool(pools / "client", "client", translate(shared_resnet(), SIZE))
-    Pool(pools / "server", "server", program).bind(bytes(32))
+        LotPool(pools / "client", "client", translate(shared_resnet(), SIZE))
+    LotPool(pools / "server", "server", program).bind(bytes(32))
     found = ask(program, pools, torch.randn(1, *SIZE))
     assert "was used with other weights" in str(found["server"])
     write_pools(pools / "other", program.outline(), calibrate(program), 1, lambda *_: None)
@@ -287,7 +286,7 @@ def test_pools_of_another_party_network_weights_or_dealing_are_refused(program: 
 
 
 def test_damaged_pools_are_refused(program: Program, pools: Path) -> None:
-    pool = Pool(pools / "client", "client", program)
+    pool = LotPool(pools / "client", "client", program)
     name = pool.names()[0]
     path = pools / "client" / LOTS / name.hex()
     content = bytearray(path.read_bytes())
@@ -298,7 +297,7 @@ def test_damaged_pools_are_refused(program: Program, pools: Path) -> None:
     for missing, said in ((SPENT, "has lost its marks"), (ABOUT, "no finished pool")):
         (pools / "client" / missing).unlink()
         with pytest.raises(EngineError, match=said):
-            Pool(pools / "client", "client", program)
+            LotPool(pools / "client", "client", program)
     with pytest.raises(EngineError, match="client is there already"):
         write_pools(pools, program.outline(), calibrate(program), 1, lambda *_: None)
     (pools / "network.json").write_text("{}")

@@ -40,11 +40,11 @@ def test_payload_arrives_and_is_counted(pair: Pair) -> None:
     theirs.session = SESSION
     numbers, bits = torch.tensor([[1, -2, 1 << 62]]), np.array([7, 9], np.uint8)
     theirs.send(2, numbers, bits)
-    theirs.tell({"go": 1})
+    theirs.send_message({"go": 1})
     theirs.send(1, torch.arange(6).view(2, 3).T)
     found, more = ours.receive_both(2, (1, 3), 2)
     assert torch.equal(found, numbers) and more.tolist() == [7, 9]
-    assert ours.hear() == {"go": 1}
+    assert ours.receive_message() == {"go": 1}
     assert torch.equal(ours.receive_numbers(1, (3, 2)), torch.arange(6).view(2, 3).T)
     assert theirs.sent == 3 * 8 + 2 + 6 * 8 and ours.sent == 0
 
@@ -86,14 +86,14 @@ def test_a_message_that_is_none(pair: Pair, content: bytes) -> None:
     channel, other = pair
     other.sendall(frame(MESSAGE, content))
     with pytest.raises(EngineError, match="is no message"):
-        channel.hear()
+        channel.receive_message()
 
 
 def test_a_message_that_is_too_long_is_not_read(pair: Pair) -> None:
     channel, other = pair
     other.sendall(frame(MESSAGE, b"", size=channels.LONGEST_MESSAGE + 1))
     with pytest.raises(EngineError, match=f"has {channels.LONGEST_MESSAGE + 1} bytes"):
-        channel.hear()
+        channel.receive_message()
 
 
 def test_a_silent_peer_meets_a_deadline(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

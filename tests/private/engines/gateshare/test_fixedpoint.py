@@ -15,15 +15,18 @@ from deepshare.private.engines.gateshare.cost_model import inferences
 from deepshare.private.engines.gateshare.fixedpoint import (
     FRACTION,
     LEAST_BITS,
-    Numbers,
+    NumberFormat,
     calibrate,
     range_bits,
     synthetic,
 )
-from deepshare.private.engines.gateshare.schedule import Gate, Product, Shift, Square
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
+from deepshare.private.engines.gateshare.protocols.linear import LinearStep
+from deepshare.private.engines.gateshare.protocols.square import SquareStep
+from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Convolution, Program
 from deepshare.private.ir.trace import translate
-from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
+from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
 
 @pytest.mark.parametrize(
@@ -68,8 +71,10 @@ def test_squares_that_explode_on_noise_may_be_measured_on_images() -> None:
     ):
         calibrate(program)
     steps = schedule(program, calibrate(program, torch.full((1, *SIZE), 0.9))).steps
-    squared = [step for step in steps if isinstance(step, Shift) and isinstance(steps[step.inputs[0]], Square)]
-    # The squares of all numbers that can be cut back themselves: up to 2^6, with 12 bits after the point.
+    squared = [
+        step for step in steps if isinstance(step, TruncationStep) and isinstance(steps[step.inputs[0]], SquareStep)
+    ]
+    # The squares of all numbers that can be truncated themselves: up to 2^6, with 12 bits after the point.
     assert [(step.scale + step.by, step.window) for step in squared] == [(24, 2**36)] * 5
     with pytest.raises(EngineError, match="too large for fixed point: train with BatchNorm"):
         calibrate(program, torch.full((1, *SIZE), 4.0))
@@ -86,7 +91,7 @@ def test_a_network_that_explodes_is_refused() -> None:
 def test_the_format_as_a_message() -> None:
     program = translate(nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU()), SIZE)
     numbers = calibrate(program)
-    assert Numbers.parse(numbers.dump(), program) == numbers == Numbers.usual(program)
+    assert NumberFormat.parse(numbers.dump(), program) == numbers == NumberFormat.usual(program)
     for wrong in (
         None,
         {},
@@ -101,28 +106,28 @@ def test_the_format_as_a_message() -> None:
         {"ranges": [34, 34, 34], "limit": "inf", "finer": 2},
     ):
         with pytest.raises(EngineError, match="number format"):
-            Numbers.parse(wrong, program)
+            NumberFormat.parse(wrong, program)
 
 
 def test_steps_of_a_shared_residual_network() -> None:
     program = translate(shared_resnet(8, 2000, (3, 32, 32)), (3, 32, 32)).outline()
-    steps = schedule(program, Numbers.usual(program))
-    gates = [step for step in steps.steps if isinstance(step, Gate)]
+    steps = schedule(program, NumberFormat.usual(program))
+    gates = [step for step in steps.steps if isinstance(step, GateStep)]
     assert len(gates) == 16 and sum(step.comparisons for step in gates) == 2000
-    products = [step for step in steps.steps if isinstance(step, Product)]
+    products = [step for step in steps.steps if isinstance(step, LinearStep)]
     # 20 convolutions, of which three stand beside another in a sum, and the last layer.
     assert len(products) == 18 and sum(len(step.terms) for step in products) == 21
-    # 17 sums of convolutions are cut, the result of every activation, and the average.
-    shifts = [step for step in steps.steps if isinstance(step, Shift)]
+    # 17 sums of convolutions are truncated, the result of every activation, and the average.
+    shifts = [step for step in steps.steps if isinstance(step, TruncationStep)]
     assert [step.by for step in shifts].count(16) == 17 and [step.by for step in shifts].count(14) == 16
     assert {(step.by, step.window) for step in shifts} == {(16, 1 << 40), (14, 1 << 38), (4, 1 << 28)}
     # One mask for each tensor that is multiplied: images, first layer, 16 activations but the last, and the average.
-    assert len(steps.opened) == 18
+    assert sum(name == "tensor" for _, name in steps.client_openings()) == 18
 
 
 def test_about_one_in_two_hundred_lots_of_resnet18_is_thrown_away() -> None:
     program = translate(zoo.resnet18(), (3, 32, 32)).outline()
-    shifts = [step for step in schedule(program, Numbers.usual(program)).steps if isinstance(step, Shift)]
+    shifts = [step for step in schedule(program, NumberFormat.usual(program)).steps if isinstance(step, TruncationStep)]
     assert sum(step.elements * 2 * step.window / 2**64 for step in shifts) == pytest.approx(
         17 * 2**16 * 2**-27 / 2, rel=0.01
     )
@@ -130,10 +135,13 @@ def test_about_one_in_two_hundred_lots_of_resnet18_is_thrown_away() -> None:
 
 def test_few_numbers_are_finer_unless_a_weight_is_too_large_for_that() -> None:
     large, small = (translate(zoo.resnet18(width=width), (3, 32, 32)) for width in (64, 16))
-    assert Numbers.usual(large).finer == 0 and Numbers.usual(small).finer == Numbers.usual(small.outline()).finer == 2
+    assert (
+        NumberFormat.usual(large).finer == 0
+        and NumberFormat.usual(small).finer == NumberFormat.usual(small.outline()).finer == 2
+    )
     # Numbers of an untrained network grow from layer to layer: too large to be finer as well.
     assert max(calibrate(small).ranges) > LEAST_BITS and calibrate(small).finer == 0
-    shifts = [step for step in schedule(small, Numbers.usual(small)).steps if isinstance(step, Shift)]
+    shifts = [step for step in schedule(small, NumberFormat.usual(small)).steps if isinstance(step, TruncationStep)]
     assert 0.01 < sum(step.elements * 2 * step.window / 2**64 for step in shifts) < 0.025
     operations = list(small.operations)
     operations[1] = replace(operations[1], weight=torch.full_like(operations[1].weight, 65.0))  # type: ignore[call-arg, attr-defined]
@@ -145,6 +153,6 @@ def test_few_numbers_are_finer_unless_a_weight_is_too_large_for_that() -> None:
 
 def test_numbers_so_large_that_no_lot_would_do_are_refused() -> None:
     program = translate(shared_resnet(), SIZE)
-    numbers = Numbers((64,) * len(program.operations), 8.0)
+    numbers = NumberFormat((64,) * len(program.operations), 8.0)
     with pytest.raises(EngineError, match="shares would fall where they cannot be used"):
         schedule(program, numbers)

@@ -12,12 +12,13 @@ from deepshare.private.cost import predict as predict_cost
 from deepshare.private.engines.gateshare import cost_model
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.dcf import key_bytes
-from deepshare.private.engines.gateshare.fixedpoint import Numbers
-from deepshare.private.engines.gateshare.schedule import Gate, Opening, Square
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
+from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, find_engine
-from tests.private.gateshare.trial import SIZE, Apart, Odd, Quadratic, Trial, curved_resnet, shared_resnet
+from tests.private.engines.gateshare.trial import SIZE, Apart, Odd, Quadratic, Trial, curved_resnet, shared_resnet
 
 RESNET = (3, 32, 32)
 N = 491_520
@@ -52,24 +53,24 @@ def test_resnet18_with_6000_gates_online(shared: Program) -> None:
 
 
 def test_resnet18_offline_and_once(shared: Program, relu: Program) -> None:
-    steps = schedule(shared, Numbers.usual(shared))
+    steps = schedule(shared, NumberFormat.usual(shared))
     keys = sum(key_bytes(op.comparisons, 31) for op in shared.operations if op.comparisons)
     assert keys == 403 * 6_000
     # Corrections: one for each result of linear layers, two for each activation; eight bytes and a bit for a gate.
-    assert cost_model.to_server(steps, 1) == 48 + 8 * (LINEAR + 2 * N) + 8 * 6_000 + 750 + keys
-    assert cost_model.to_client(steps, 1) == 48 + keys
+    assert steps.lot_bytes(1, "server") == 48 + 8 * (LINEAR + 2 * N) + 8 * 6_000 + 750 + keys
+    assert steps.lot_bytes(1, "client") == 48 + keys
     # Ahead: every activation, and every tensor that is multiplied by weights.
-    assert cost_model.ahead(steps) == 8 * (N + (3 * 32 * 32 + 64 * 32 * 32 + N - 512 * 4 * 4 + 512))
+    assert cost_model.opening_bytes(steps) == 8 * (N + (3 * 32 * 32 + 64 * 32 * 32 + N - 512 * 4 * 4 + 512))
     once = cost_model.session(shared)
     weights = sum(t.numel() for op in shared.operations if (t := getattr(op, "weight", None)) is not None)
     channels = sum(op.shape[0] for op in shared.operations if isinstance(op, SharedActivation))
     assert once == Part(server_bytes=8 * weights + 16 * channels, dealer_bytes=32)
     assert once.server_bytes == pytest.approx(89.5e6, rel=0.01)
-    plain = schedule(relu, Numbers.usual(relu))
+    plain = schedule(relu, NumberFormat.usual(relu))
     # Far more for all ReLUs than for shared gates.
-    assert cost_model.to_server(plain, 1) == 48 + 8 * (LINEAR + N) + N * 8 + N // 8 + 403 * N
-    assert cost_model.to_client(plain, 1) == 48 + 403 * N > 81 * cost_model.to_client(steps, 1)
-    assert cost_model.to_server(plain, 1) > 14 * cost_model.to_server(steps, 1)
+    assert plain.lot_bytes(1, "server") == 48 + 8 * (LINEAR + N) + N * 8 + N // 8 + 403 * N
+    assert plain.lot_bytes(1, "client") == 48 + 403 * N > 81 * steps.lot_bytes(1, "client")
+    assert plain.lot_bytes(1, "server") > 14 * steps.lot_bytes(1, "server")
 
 
 def test_a_batch_packs_its_bits_together_and_a_large_one_goes_in_turns(shared: Program, relu: Program) -> None:
@@ -94,10 +95,10 @@ def test_what_is_measured_is_what_was_predicted(network: Callable[[], nn.Module]
 def waits(program: Program) -> int:
     """How often the server waits for a message that the client sends only after it has got one, and the logits."""
     asked, count = False, 1
-    for step in schedule(program, Numbers.usual(program)).steps:
-        if isinstance(step, Opening):
+    for step in schedule(program, NumberFormat.usual(program)).steps:
+        if isinstance(step, OpeningStep):
             asked = True
-        elif isinstance(step, Gate) or (isinstance(step, Square) and asked):
+        elif isinstance(step, GateStep) or (isinstance(step, SquareStep) and asked):
             asked, count = False, count + 1
     return count
 
@@ -114,12 +115,14 @@ def test_squares_offline_and_once() -> None:
     without, squares = (translate(network(), SIZE) for network in (shared_resnet, curved_resnet))
     elements = sum(op.elements for op in without.operations if isinstance(op, SharedActivation))
     channels = sum(op.shape[0] for op in without.operations if isinstance(op, SharedActivation))
-    numbers = Numbers.usual(squares)
-    one, other = (schedule(program, Numbers((32,) * len(program.operations), 8.0)) for program in (without, squares))
-    assert (numbers.finer, Numbers.usual(without).finer) == (0, 2)
-    assert cost_model.to_server(other, 1) - cost_model.to_server(one, 1) == 16 * elements
-    assert cost_model.to_client(other, 1) == cost_model.to_client(one, 1)
-    assert cost_model.ahead(other) - cost_model.ahead(one) == 24 * elements
+    numbers = NumberFormat.usual(squares)
+    one, other = (
+        schedule(program, NumberFormat((32,) * len(program.operations), 8.0)) for program in (without, squares)
+    )
+    assert (numbers.finer, NumberFormat.usual(without).finer) == (0, 2)
+    assert other.lot_bytes(1, "server") - one.lot_bytes(1, "server") == 16 * elements
+    assert other.lot_bytes(1, "client") == one.lot_bytes(1, "client")
+    assert cost_model.opening_bytes(other) - cost_model.opening_bytes(one) == 24 * elements
     assert cost_model.session(squares).server_bytes - cost_model.session(without).server_bytes == 16 * channels
 
 

@@ -3,6 +3,7 @@
 Messages alone would not, as they hold random shares; a party can add its own.
 """
 
+import threading
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -12,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deepshare.private.engines.gateshare import gating
-from deepshare.private.engines.gateshare import server as servers
-from deepshare.private.engines.gateshare.client import Prepared
+from deepshare.private.engines.gateshare.client import ClientMaterial
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
-from deepshare.private.engines.gateshare.preprocessing.lot import unpack
-from deepshare.private.engines.gateshare.schedule import Gate, Opening, Product, Square
+from deepshare.private.engines.gateshare.protocols import gate
+from deepshare.private.engines.gateshare.protocols.gate import Affine, ClientGate, GateStep, unpack
+from deepshare.private.engines.gateshare.protocols.linear import LinearStep
+from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.ir.trace import translate
-from tests.private.gateshare.sessions import fix_randomness
-from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, shared_resnet
+from tests.private.engines.gateshare.sessions import fix_randomness
+from tests.private.engines.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, shared_resnet
 
 IMAGES = 32
 LOW, HIGH = 120.0, 440.0
@@ -51,61 +52,69 @@ def views(request: pytest.FixtureRequest) -> list[View]:
 
 def view(patch: pytest.MonkeyPatch, trial: Trial, images: Tensor) -> View:
     results: list[Tensor] = []
+    gated, client = gate.gated, threading.current_thread()
 
     def kept(*inputs: Tensor) -> Tensor:
-        results.append(gating.gated(*inputs))
-        return results[-1]
+        result = gated(*inputs)
+        if threading.current_thread() is not client:
+            results.append(result)
+        return result
 
-    patch.setattr(servers, "gated", kept)
     for_server, for_client = trial.dealer.deal(IMAGES)
-    prepared = trial.client.prepare(for_client, fresh_seed())
+    material = trial.client.preprocess(for_client, fresh_seed())
     mine = dict(trial.public.seen)
-    run = trial.online(images, [(for_server, range(IMAGES))], prepared, {}, mine)
-    gates = [(number, step) for number, step in enumerate(trial.schedule.steps) if isinstance(step, Gate)]
+    with patch.context() as patched:
+        patched.setattr(gate, "gated", kept)
+        run = trial.online(images, [(for_server, range(IMAGES))], material, mine)
+    gates = [step for step in trial.schedule.steps if isinstance(step, GateStep)]
     theirs = trial.schedule.seen
     server = {("input", 0): theirs[0]}
-    client = {}
-    for (number, name), ahead in prepared.ahead.items():
-        server[name, number] = ahead + theirs[number if name == "tensor" else trial.schedule.steps[number].inputs[0]]
-    for (number, step), result in zip(gates, results, strict=True):
-        server["answer", number] = sent(run.from_client, number, step) + result
-        client["opening", number] = sent(run.from_server, number, step) + mine[step.inputs[0]]
-    for number, one in enumerate(trial.schedule.steps):
-        if isinstance(one, Opening):
-            client["opening", number] = sent(run.from_server, number, one) + mine[number]
-        elif isinstance(one, Square):
-            server["answer", number] = theirs[number]
+    seen_by_client = {}
+    for (number, name), opening in material.openings.items():
+        server[name, number] = opening + theirs[number if name == "tensor" else trial.schedule.steps[number].inputs[0]]
+    for step, result in zip(gates, results, strict=True):
+        server["answer", step.number] = sent(run.from_client, step) + result
+        seen_by_client["opening", step.number] = sent(run.from_server, step) + mine[step.inputs[0]]
+    for one in trial.schedule.steps:
+        if isinstance(one, OpeningStep):
+            seen_by_client["opening", one.number] = sent(run.from_server, one) + mine[one.number]
+        elif isinstance(one, SquareStep):
+            server["answer", one.number] = theirs[one.number]
     for (number, name), piece in for_server.pieces.items():
         if name in ("bit", "masked"):
             server[name, number] = torch.from_numpy(piece.view(np.int64))
-    server |= masks_of_corrections(trial, prepared, mine)
-    opened = {number: gates_of(run, number, step) for number, step in gates if step.leads}
-    return View(flat(server), flat(client), opened)
+    server |= masks_of_corrections(trial, material, mine)
+    opened = {step.number: gates_of(run, step) for step in gates if step.leads}
+    return View(flat(server), flat(seen_by_client), opened)
 
 
-def masks_of_corrections(trial: Trial, prepared: Prepared, shares: dict[int, Tensor]) -> dict[tuple[str, int], Tensor]:
+def masks_of_corrections(
+    trial: Trial, material: ClientMaterial, shares: dict[int, Tensor]
+) -> dict[tuple[str, int], Tensor]:
     """What hides products of random numbers: used twice, it would give the server equations between true values."""
     found = {}
-    for number, step in enumerate(trial.schedule.steps):
-        if isinstance(step, Product):
-            parts = zip(step.terms, step.inputs, strict=True)
-            products = [trial.client._weights[term](shares[source]) for term, source in parts]
+    for step in trial.schedule.steps:
+        number = step.number
+        if isinstance(step, LinearStep):
+            parts = zip(trial.client.session[number], step.inputs, strict=True)
+            products = [D(shares[source]) for D, source in parts]
             found["product", number] = shares[number] - torch.stack(products).sum(0)
-        elif isinstance(step, Gate):
-            (alpha, beta), held = trial.client._affine[number], prepared.neurons[number]
-            found["affine", number] = beta * held.share - alpha * held.pad - shares[number]
+        elif isinstance(step, GateStep):
+            D, held = trial.client.session[number], material.held[number]
+            assert isinstance(D, Affine) and isinstance(held, ClientGate)
+            found["affine", number] = D.beta * held.x_C - D.alpha * held.p - shares[number]
     return found
 
 
-def sent(messages: list[tuple[int, bytes]], number: int, step: Gate | Opening) -> Tensor:
-    data = next(data for n, data in messages if n == number)[: 8 * IMAGES * step.products]
+def sent(messages: list[tuple[int, bytes]], step: GateStep | OpeningStep) -> Tensor:
+    data = next(data for number, data in messages if number == step.number)[: 8 * IMAGES * step.products]
     return torch.frombuffer(bytearray(data), dtype=torch.int64).view(IMAGES, *step.neurons)
 
 
-def gates_of(run: Run, number: int, step: Gate) -> Bits:
+def gates_of(run: Run, step: GateStep) -> Bits:
     count = IMAGES * step.comparisons
-    from_server = [data for n, data in run.from_server if n == number][1]
-    from_client = next(data for n, data in run.from_client if n == number)[8 * IMAGES * step.products :]
+    from_server = [data for number, data in run.from_server if number == step.number][1]
+    from_client = next(data for number, data in run.from_client if number == step.number)[8 * IMAGES * step.products :]
     one, other = (unpack(np.frombuffer(data, np.uint8), count) for data in (from_server, from_client))
     return one ^ other
 

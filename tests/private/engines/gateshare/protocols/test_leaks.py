@@ -12,13 +12,23 @@ from torch import Tensor, nn
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.crypto.ring import decode
-from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, SQUARED, Numbers
-from deepshare.private.engines.gateshare.preprocessing.lot import ID_BYTES, Lot, unpack
-from deepshare.private.engines.gateshare.preprocessing.stock import Stock
-from deepshare.private.engines.gateshare.schedule import Gate, Opening, Shift
+from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, SQUARED, NumberFormat
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
+from deepshare.private.engines.gateshare.preprocessing.sources import LotStock
+from deepshare.private.engines.gateshare.protocols.gate import GateStep, unpack
+from deepshare.private.engines.gateshare.protocols.square import OpeningStep
+from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Convolution
 from deepshare.private.ir.trace import translate
-from tests.private.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, polynomials, shared_resnet
+from tests.private.engines.gateshare.trial import (
+    SIZE,
+    Run,
+    Trial,
+    chi_square,
+    curved_resnet,
+    polynomials,
+    shared_resnet,
+)
 
 IMAGES = 32
 LOW, HIGH = 120.0, 440.0  # 255 degrees of freedom, eight standard deviations to the upper side
@@ -44,7 +54,7 @@ def messages(trial: Trial, run: Run) -> dict[tuple[str, int], Message]:
 
 def bits(trial: Trial, run: Run) -> Iterator[NDArray[np.bool_]]:
     for number, step in enumerate(trial.schedule.steps):
-        if isinstance(step, Gate) and step.leads:
+        if isinstance(step, GateStep) and step.leads:
             count = IMAGES * step.comparisons
             yield unpack(np.frombuffer([d for n, d in run.from_server if n == number][1], np.uint8), count)
             sent = next(d for n, d in run.from_client if n == number)[8 * IMAGES * step.elements :]
@@ -60,7 +70,7 @@ def test_every_message_looks_uniform_although_images_are_all_alike(trial: Trial)
     images = torch.zeros(IMAGES, *SIZE)
     runs = [trial.run(images) for _ in range(2)]
     first, second = (messages(trial, run) for run in runs)
-    squares = sum(isinstance(step, Opening) for step in trial.schedule.steps)
+    squares = sum(isinstance(step, OpeningStep) for step in trial.schedule.steps)
     assert squares in (0, 16) and len(first) == 1 + 2 * (16 + squares) and set(first) == set(second)
     for one, found in first.items():
         assert looks_uniform(found), one
@@ -82,21 +92,21 @@ def test_messages_of_one_shape_have_nothing_in_common(trial: Trial) -> None:
     assert all(looks_uniform(difference) for difference in differences)
 
 
-def test_what_goes_ahead_and_what_is_sent_once_looks_uniform(trial: Trial) -> None:
-    made = [trial.client.prepare(trial.dealer.deal(IMAGES)[1], fresh_seed()).ahead for _ in range(2)]
+def test_client_openings_and_masked_weights_look_uniform(trial: Trial) -> None:
+    made = [trial.client.preprocess(trial.dealer.deal(IMAGES)[1], fresh_seed()).openings for _ in range(2)]
     for piece, tensor in made[0].items():
         for one in (tensor, tensor - made[1][piece]):
             assert looks_uniform(one.contiguous().numpy().view(np.uint64).ravel()), piece
-    once = np.concatenate([offset.numpy().ravel() for offsets in trial.offsets.values() for offset in offsets])
+    once = np.concatenate([tensor.numpy().ravel() for step in trial.masked_weights.values() for tensor in step])
     assert looks_uniform(once.view(np.uint64))
     again = Trial(trial.program)
-    other = np.concatenate([offset.numpy().ravel() for offsets in again.offsets.values() for offset in offsets])
+    other = np.concatenate([tensor.numpy().ravel() for step in again.masked_weights.values() for tensor in step])
     assert looks_uniform((once - other).view(np.uint64))
 
 
 def test_no_two_weights_have_a_mask_in_common(trial: Trial) -> None:
     """Also of other shapes: masks of one label begin alike."""
-    each = [offset.numpy().view(np.uint64).ravel() for offsets in trial.offsets.values() for offset in offsets]
+    each = [tensor.numpy().view(np.uint64).ravel() for step in trial.masked_weights.values() for tensor in step]
     for one, other in combinations([weights for weights in each if len(weights) >= 1024], 2):
         size = min(len(one), len(other))
         assert looks_uniform(one[:size] - other[:size])
@@ -118,8 +128,8 @@ def test_a_lot_that_is_used_twice_shows(trial: Trial) -> None:
     for_server, for_client = trial.dealer.deal(IMAGES)
     seed, found = fresh_seed(), []
     for images in (torch.zeros(IMAGES, *SIZE), torch.randn(IMAGES, *SIZE)):
-        prepared = trial.client.prepare(for_client, seed)
-        run = trial.online(images, [(for_server, range(IMAGES))], prepared, {}, dict(trial.public.seen))
+        material = trial.client.preprocess(for_client, seed)
+        run = trial.online(images, [(for_server, range(IMAGES))], material, dict(trial.public.seen))
         found.append(messages(trial, run))
     assert all(looks_uniform(message) for messages in found for message in messages.values())
     seen = {one: not looks_uniform(message - found[1][one]) for one, message in found[0].items()}
@@ -128,7 +138,7 @@ def test_a_lot_that_is_used_twice_shows(trial: Trial) -> None:
 
 
 def test_lots_are_used_once() -> None:
-    stock, lot = Stock(), Lot(bytes(ID_BYTES), bytes(32), 1)
+    stock, lot = LotStock(), Lot(bytes(ID_BYTES), bytes(32), 1)
     stock.add(lot)
     with pytest.raises(EngineError, match="was dealt before"):
         stock.add(lot)
@@ -149,7 +159,7 @@ def test_weights_that_change_within_a_session_are_refused() -> None:
     weight[0, 0, 0, 0] += 1e-9
     lot, mine = trial.dealer.deal(1)
     with pytest.raises(EngineError, match="weights have changed since their masks were made"):
-        trial.server.settle([(lot, [0])], trial.client.prepare(mine, fresh_seed()).ahead)
+        trial.server.preprocess([(lot, [0])], trial.client.preprocess(mine, fresh_seed()).openings)
 
 
 def test_noise_hides_what_rounding_of_squares_tells() -> None:
@@ -157,10 +167,12 @@ def test_noise_hides_what_rounding_of_squares_tells() -> None:
     torch.manual_seed(13)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), polynomials(24, 1, 1, share=0.0), nn.Linear(24, 8)).eval()
     program = translate(model, (3, 2, 2))
-    trial = Trial(program, Numbers.usual(program))
+    trial = Trial(program, NumberFormat.usual(program))
     images = torch.randn(1, 3, 2, 2)
     run = trial.run(images.expand(2500, -1, -1, -1))
-    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Shift) and step.scale == SQUARED)
+    number = next(
+        n for n, step in enumerate(trial.schedule.steps) if isinstance(step, TruncationStep) and step.scale == SQUARED
+    )
     with torch.no_grad():
         slope = 2 * model[2].square.flatten() * model[1](images.flatten(1))[0]  # type: ignore[operator]
         weight = (model[3].weight * slope).double()
@@ -171,7 +183,7 @@ def test_noise_hides_what_rounding_of_squares_tells() -> None:
 
 
 def recovered(logits: Tensor, shares: Tensor, bits: int, weight: Tensor, active: Tensor) -> float:
-    """How well the last layer is found by regression of logits on what the client cut off its own shares."""
+    """How well the last layer is found by regression of logits on what the client truncated of its own shares."""
     cut = (shares & ((1 << bits) - 1)).double() / 2**bits - 0.5
     found = torch.linalg.lstsq(cut[:, active], logits - logits.mean(0)).solution
     return float(torch.corrcoef(torch.stack([-found.T.flatten(), weight[:, active].flatten()]))[0, 1])
@@ -183,10 +195,10 @@ def test_noise_hides_what_rounding_tells_about_the_last_layer(finer: int) -> Non
     torch.manual_seed(13)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8)).eval()
     program = translate(model, (3, 2, 2))
-    trial = Trial(program, Numbers((LEAST_BITS + finer,) * len(program.operations), 8.0, finer))
+    trial = Trial(program, NumberFormat((LEAST_BITS + finer,) * len(program.operations), 8.0, finer))
     images = torch.randn(1, 3, 2, 2)
     run = trial.run(images.expand(2500, -1, -1, -1))
-    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Shift))
+    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, TruncationStep))
     with torch.no_grad():
         active = model[1](images.flatten(1))[0] > 0
     last = model[3]

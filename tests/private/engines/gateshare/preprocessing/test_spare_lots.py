@@ -8,11 +8,11 @@ from torch import nn
 
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
-from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, Numbers
-from deepshare.private.engines.gateshare.preprocessing.spare_lots import FAILS, spares, unusable
+from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, NumberFormat
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import FAILS, spare_lots, unusable
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from tests.private.gateshare.trial import SIZE, Trial
+from tests.private.engines.gateshare.trial import SIZE, Trial
 
 
 def network() -> Program:
@@ -20,9 +20,9 @@ def network() -> Program:
     return translate(nn.Sequential(nn.Conv2d(3, 64, 3), nn.Flatten(), nn.Linear(64 * 36, 4)), SIZE)
 
 
-def wide(program: Program, bits: int) -> Numbers:
+def wide(program: Program, bits: int) -> NumberFormat:
     """Numbers so large that many shares fall into their windows."""
-    return Numbers((bits,) * len(program.operations), 8.0)
+    return NumberFormat((bits,) * len(program.operations), 8.0)
 
 
 def too_few(lots: int, spare: int, bad: float) -> float:
@@ -37,15 +37,15 @@ def too_few(lots: int, spare: int, bad: float) -> float:
 def test_fewer_would_fail_more_often_than_one_pool_in_a_million(bits: int, images: int) -> None:
     program = network()
     steps = schedule(program, wide(program, bits))
-    spare, bad = spares(steps, images), unusable(steps)
+    spare, bad = spare_lots(steps, images), unusable(steps)
     assert too_few(images + spare, spare, bad) <= FAILS < 1e-6
     assert spare == 0 or too_few(images + spare - 1, spare - 1, bad) > FAILS
 
 
-def test_none_where_no_share_is_cut_back() -> None:
+def test_none_where_no_share_is_truncated() -> None:
     program = translate(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), SIZE)
-    steps = schedule(program, Numbers.usual(program))
-    assert steps.lost == 0 and spares(steps, 1000) == 0
+    steps = schedule(program, NumberFormat.usual(program))
+    assert steps.unsafe_shares == 0 and spare_lots(steps, 1000) == 0
 
 
 def test_as_many_lots_are_discarded_as_were_expected() -> None:
@@ -54,7 +54,7 @@ def test_as_many_lots_are_discarded_as_were_expected() -> None:
     bad = unusable(trial.schedule)
     assert 0.05 < bad < 0.5
     count = 1000
-    found = len(trial.client.prepare(trial.dealer.deal(count)[1], fresh_seed()).bad)
+    found = int(trial.client.preprocess(trial.dealer.deal(count)[1], fresh_seed()).unsafe.sum())
     assert abs(found - count * bad) < 6 * math.sqrt(count * bad * (1 - bad))
 
 
@@ -62,4 +62,4 @@ def test_only_public_numbers_count() -> None:
     """The same for an outline, and for other weights."""
     program = network()
     numbers = wide(program, 40)
-    assert spares(schedule(program.outline(), numbers), 100) == spares(schedule(program, numbers), 100)
+    assert spare_lots(schedule(program.outline(), numbers), 100) == spare_lots(schedule(program, numbers), 100)

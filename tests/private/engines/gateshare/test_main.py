@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from deepshare import private, zoo
 from deepshare.errors import EngineError
 from deepshare.private.cost import predict
-from deepshare.private.engines.gateshare import asking, basis, main, serving
-from deepshare.private.engines.gateshare.client import Client
-from deepshare.private.engines.gateshare.fixedpoint import Numbers
+from deepshare.private.engines.gateshare import main
+from deepshare.private.engines.gateshare.client import ClientParty
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.protocols.input_output import real_logits
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Linear, Program
@@ -23,8 +24,8 @@ from deepshare.private.ir.trace import translate
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.runtime.engine import Outcome, Role, Task, Tls
 from deepshare.private.runtime.local import free_ports
-from tests.private.gateshare.sessions import fix_randomness
-from tests.private.gateshare.trial import SIZE, shared_resnet, shuffled_norms
+from tests.private.engines.gateshare.sessions import fix_randomness
+from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
 ROLES: tuple[Role, ...] = ("server", "client", "dealer")
 
@@ -107,8 +108,7 @@ def test_over_tls(program: Program, tmp_path: Path) -> None:
 
 
 def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (main, serving):
-        monkeypatch.setattr(module, "inferences", lambda program, images: [2] * (images // 2) + [1] * (images % 2))
+    monkeypatch.setattr(main, "inferences", lambda program, images: [2] * (images // 2) + [1] * (images % 2))
     images = torch.randn(5, *SIZE)
     found = together(program, images)
     logits = logits_of(found)
@@ -118,14 +118,14 @@ def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPat
 
 
 def test_images_of_a_lot_that_are_unsafe_are_replaced(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare, asked = Client.prepare, []
+    preprocess, asked = ClientParty.preprocess, []
 
-    def unlucky(client: Client, lot: Any, seed: bytes) -> Any:
+    def unlucky(client: ClientParty, lot: Any, seed: bytes) -> Any:
         asked.append(lot.images)
-        bad = {0: frozenset({0, 2}), 1: frozenset({0, 1})}.get(len(asked) - 1, frozenset())
-        return replace(prepare(client, lot, seed), bad=bad)
+        unsafe = {0: [0, 2], 1: [0, 1]}.get(len(asked) - 1, [])
+        return replace(preprocess(client, lot, seed), unsafe=torch.tensor([row in unsafe for row in range(lot.images)]))
 
-    monkeypatch.setattr(Client, "prepare", unlucky)
+    monkeypatch.setattr(ClientParty, "preprocess", unlucky)
     images = torch.randn(4, *SIZE)
     logits = logits_of(together(program, images))
     assert asked == [4, 2, 2]
@@ -137,10 +137,10 @@ def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(
 ) -> None:
     heard: list[tuple[str, dict[str, Any]]] = []
     read: list[int] = []
-    hear, receive = Channel.hear, Channel.receive
+    receive_message, receive = Channel.receive_message, Channel.receive
 
     def listening(channel: Channel) -> dict[str, Any]:
-        message = hear(channel)
+        message = receive_message(channel)
         if threading.current_thread().name == "dealer":
             heard.append((channel.peer, message))
         return message
@@ -150,9 +150,9 @@ def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(
             read.append(size)
         return receive(channel, step, size)
 
-    monkeypatch.setattr(Channel, "hear", listening)
+    monkeypatch.setattr(Channel, "receive_message", listening)
     monkeypatch.setattr(Channel, "receive", receiving)
-    monkeypatch.setattr(basis, "calibrate", Numbers.usual)  # the number format is public; let it be the same
+    monkeypatch.setattr(main, "calibrate", NumberFormat.usual)  # the number format is public; let it be the same
     fix_randomness(monkeypatch, "heard")  # with which no lot has to be replaced
     torch.manual_seed(23)
     other = translate(shuffled_norms(zoo.resnet18(width=2, num_classes=4)), SIZE)
@@ -176,8 +176,8 @@ def test_logits_beyond_the_range_are_an_error(program: Program) -> None:
     found = together(large, torch.randn(1, *SIZE))
     assert "a logit is beyond 1024" in str(found["client"])
     with pytest.raises(EngineError, match="a logit is beyond 1024"):
-        asking.real_logits(torch.tensor([1 << 41]), 30)
-    assert asking.real_logits(torch.tensor([1 << 40]), 30).item() == 1024
+        real_logits(torch.tensor([1 << 41]), 30)
+    assert real_logits(torch.tensor([1 << 40]), 30).item() == 1024
 
 
 def test_a_party_with_another_plan_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,15 +15,17 @@ from torch import Tensor, nn
 from deepshare import plan, share, zoo
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.methods.square import curve, curved_relus
-from deepshare.private.engines.gateshare import weights
-from deepshare.private.engines.gateshare.client import Client, Prepared
+from deepshare.private.engines.gateshare.client import ClientMaterial, ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
-from deepshare.private.engines.gateshare.fixedpoint import Numbers, calibrate
-from deepshare.private.engines.gateshare.metering import Layers
-from deepshare.private.engines.gateshare.preprocessing.dealer import Dealer
-from deepshare.private.engines.gateshare.schedule import Schedule, Step
-from deepshare.private.engines.gateshare.server import Rows, Server
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
+from deepshare.private.engines.gateshare.lot import Lot
+from deepshare.private.engines.gateshare.metering import LayerMeter
+from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
+from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
+from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
+from deepshare.private.engines.gateshare.schedule import Schedule
+from deepshare.private.engines.gateshare.server import ServerParty
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Part
@@ -37,11 +40,17 @@ class Watched(Schedule):
     seen: dict[int, Tensor] = field(default_factory=dict)
 
     def run(self, do: Any) -> Tensor:
-        def kept(number: int, step: Step, inputs: list[Tensor]) -> Tensor:
-            self.seen[number] = do(number, step, inputs)
-            return self.seen[number]
+        def kept(step: ProtocolStep, inputs: list[Tensor]) -> Tensor:
+            self.seen[step.number] = do(step, inputs)
+            return self.seen[step.number]
 
         return super().run(kept)
+
+
+def watched(program: Program, number_format: NumberFormat) -> Watched:
+    """A schedule, watched."""
+    made = schedule(program, number_format)
+    return Watched(made.program, made.number_format, made.steps, made.output)
 
 
 class Tapped(Channel):
@@ -63,7 +72,7 @@ class Run:
     Attributes:
         logits: The client's, in the ring.
         noise: What the server added.
-        shares: What the client cut back, by step.
+        shares: What the client truncated, by step.
         values: Of every step the sum of both shares.
         from_server: Online messages.
         from_client: Online messages.
@@ -84,43 +93,52 @@ class Run:
 class Trial:
     """A session."""
 
-    def __init__(self, program: Program, numbers: Numbers | None = None) -> None:
+    def __init__(self, program: Program, number_format: NumberFormat | None = None) -> None:
         self.program = program
-        self.numbers = numbers or calibrate(program)
-        whole, public = schedule(program, self.numbers), schedule(program.outline(), self.numbers)
-        self.schedule = Watched(whole.program, whole.numbers, whole.steps, whole.output, whole.diagonals)
-        self.public = Watched(public.program, public.numbers, public.steps, public.output, public.diagonals)
-        self.dealer = Dealer(public)
-        self.server = Server(self.schedule, self.dealer.seed)
-        self.offsets = {number: self.server.offsets(number) for number in weights.session_shapes(whole)}
-        self.client = Client(self.public, self.offsets)
+        self.number_format = number_format or calibrate(program)
+        self.schedule = watched(program, self.number_format)
+        self.public = watched(program.outline(), self.number_format)
+        self.dealer = LotDealer(self.public)
+        self.server = ServerParty(self.schedule, self.dealer.seed)
+        self.masked_weights = dict(self.server.masked_weights())
+        self.client = ClientParty(self.public, self.masked_weights)
 
     def run(self, images: Tensor) -> Run:
         """Deal for a batch and run it."""
         for_server, for_client = self.dealer.deal(len(images))
-        shares: dict[int, Tensor] = {}
-        prepared = self.client.prepare(for_client, fresh_seed(), shares)
-        return self.online(images, [(for_server, range(len(images)))], prepared, shares, dict(self.public.seen))
+        material = self.client.preprocess(for_client, fresh_seed())
+        return self.online(images, [(for_server, range(len(images)))], material, dict(self.public.seen))
 
     def online(
-        self, images: Tensor, lots: Rows, prepared: Prepared, shares: dict[int, Tensor], mine: dict[int, Tensor]
+        self,
+        images: Tensor,
+        lots: Sequence[tuple[Lot, Sequence[int]]],
+        material: ClientMaterial,
+        mine: dict[int, Tensor],
     ) -> Run:
-        """Run a batch with lots that are dealt and prepared."""
-        settled = self.server.settle(lots, prepared.ahead)
+        """Run a batch with lots that are dealt and preprocessed by the client, whose shares are given."""
+        theirs = self.server.preprocess(lots, material.openings)
         left, right = socket.socketpair()
         server, client = Tapped(left, "client"), Tapped(right, "server")
         count = len(self.program.operations)
-        layers = Layers([server], "server_bytes", count), Layers([client], "client_bytes", count)
+        layers = LayerMeter([server], "server_bytes", count), LayerMeter([client], "client_bytes", count)
         noise: list[Tensor] = []
-        thread = threading.Thread(target=lambda: noise.append(self.server.answer(settled, server, layers[0])))
+        thread = threading.Thread(target=lambda: noise.append(self.server.infer(theirs, server, layers[0])))
         thread.start()
-        logits = self.client.ask(images, prepared, client, layers[1])
+        logits = self.client.infer(images, material, client, layers[1])
         thread.join()
         server.close()
         client.close()
         values = {number: value + mine[number] for number, value in self.schedule.seen.items() if number in mine}
         parts = layers[0].parts, layers[1].parts
-        return Run(logits, noise[0], shares, values, server.messages, client.messages, *parts)
+        return Run(
+            logits, noise[0], truncated_shares(self.schedule, mine), values, server.messages, client.messages, *parts
+        )
+
+
+def truncated_shares(steps: Schedule, mine: dict[int, Tensor]) -> dict[int, Tensor]:
+    """The client's shares that are truncated, by the step that truncates, from its shares of all results."""
+    return {step.number: mine[step.inputs[0]] for step in steps.steps if isinstance(step, TruncationStep)}
 
 
 def shuffled_norms(model: nn.Module) -> nn.Module:

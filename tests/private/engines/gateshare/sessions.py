@@ -11,8 +11,8 @@ import pytest
 from torch import Tensor
 
 from deepshare.private.engines.gateshare import cost_model, main
-from deepshare.private.engines.gateshare.metering import Layers
-from deepshare.private.engines.gateshare.server import Server, Settled
+from deepshare.private.engines.gateshare.metering import LayerMeter
+from deepshare.private.engines.gateshare.server import ServerMaterial, ServerParty
 from deepshare.private.engines.gateshare.transport.channel import MESSAGE, Channel
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome, Role, Task
@@ -61,15 +61,15 @@ class Seen:
 def session(monkeypatch: pytest.MonkeyPatch, program: Program, images: Tensor) -> Seen:
     """Ask images, one after the other, in one session with a dealer."""
     seen, outcomes = Seen(), dict[Role, Outcome]()
-    send, answer = Channel._send, Server.answer
+    send, infer = Channel._send, ServerParty.infer
 
     def kept_frame(self: Channel, step: int, views: list[memoryview]) -> None:
         ends = threading.current_thread().name, self.peer
         seen.frames.setdefault(ends, []).append((step, b"".join(views)))
         send(self, step, views)
 
-    def kept_noise(self: Server, settled: Settled, client: Channel, layers: Layers) -> Tensor:
-        seen.noise.append(answer(self, settled, client, layers))
+    def kept_noise(self: ServerParty, material: ServerMaterial, client: Channel, layers: LayerMeter) -> Tensor:
+        seen.noise.append(infer(self, material, client, layers))
         return seen.noise[-1]
 
     roles: tuple[Role, ...] = get_args(Role)
@@ -88,7 +88,7 @@ def session(monkeypatch: pytest.MonkeyPatch, program: Program, images: Tensor) -
 
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "_send", kept_frame)
-        patch.setattr(Server, "answer", kept_noise)
+        patch.setattr(ServerParty, "infer", kept_noise)
         patch.setattr(cost_model, "_MOST_BYTES", 1)  # one image at a time
         threads = [threading.Thread(target=run, args=(role,), name=role) for role in roles]
         for thread in threads:

@@ -11,12 +11,12 @@ from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto import dcf
 from deepshare.private.engines.gateshare.crypto.dcf import Keys, Words
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.engines.gateshare.preprocessing.dealer import Dealer
-from deepshare.private.engines.gateshare.schedule import Gate
+from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from tests.private.gateshare.sessions import Seen, fix_randomness, session
-from tests.private.gateshare.trial import SIZE, shared_resnet
+from tests.private.engines.gateshare.sessions import Seen, fix_randomness, session
+from tests.private.engines.gateshare.trial import SIZE, shared_resnet
 
 # Frames that have at least as many bytes differ in nearly all of them.
 LONG = 256
@@ -81,10 +81,10 @@ def test_every_lot_and_leader_has_its_own_aes_key_and_roots(program: Program, mo
         return deal(thresholds, bits, both, aes_key)
 
     monkeypatch.setattr(dcf, "deal", kept)
-    dealer = Dealer(steps)
+    dealer = LotDealer(steps)
     for _ in range(3):
         dealer.deal(1)
-    leaders = sum(isinstance(step, Gate) and step.leads for step in steps.steps)
+    leaders = sum(isinstance(step, GateStep) and step.leads for step in steps.steps)
     assert leaders > 1 and len(set(keys)) == len(keys) == 3 * leaders
     rows = np.concatenate(roots)
     assert len(np.unique(rows, axis=0)) == len(rows) == 3 * 2 * program.comparisons

@@ -11,30 +11,30 @@ from torch import Tensor, nn
 
 from deepshare import zoo
 from deepshare.private.engines.gateshare import reference as fixed
-from deepshare.private.engines.gateshare.client import together
+from deepshare.private.engines.gateshare.client import ClientMaterial
 from deepshare.private.engines.gateshare.crypto.im2col import Geometry
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.crypto.ring import decode
-from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, Numbers
-from deepshare.private.engines.gateshare.preprocessing.lot import Lot
-from deepshare.private.engines.gateshare.schedule import (
-    Choice,
-    Gate,
-    Join,
-    Opening,
-    Place,
-    Product,
-    Shift,
-    Spread,
-    Square,
-    Sum,
-    Take,
-    View,
+from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, NumberFormat
+from deepshare.private.engines.gateshare.lot import Lot
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
+from deepshare.private.engines.gateshare.protocols.input_output import InputStep
+from deepshare.private.engines.gateshare.protocols.linear import LinearStep
+from deepshare.private.engines.gateshare.protocols.local import (
+    ConcatStep,
+    ResampleStep,
+    ReshapeStep,
+    ScatterStep,
+    SelectStep,
+    SumStep,
 )
+from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
+from deepshare.private.engines.gateshare.protocols.step import InTheClear
+from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import GatedActivation, Program, SharedActivation
 from deepshare.private.ir.trace import translate
-from tests.private.gateshare.sessions import fix_randomness
-from tests.private.gateshare.trial import (
+from tests.private.engines.gateshare.sessions import fix_randomness
+from tests.private.engines.gateshare.trial import (
     SIZE,
     Apart,
     Odd,
@@ -62,7 +62,7 @@ def trial(request: pytest.FixtureRequest) -> Trial:
     torch.manual_seed(1)
     if request.param == "coarse":
         program = translate(networks()["curved"], SIZE)
-        return Trial(program, Numbers((LEAST_BITS,) * len(program.operations), 8.0))
+        return Trial(program, NumberFormat((LEAST_BITS,) * len(program.operations), 8.0))
     return Trial(translate(networks()[request.param], SIZE))
 
 
@@ -76,7 +76,7 @@ def test_every_tensor_is_exact_and_the_logits_are_those_of_the_network(trial: Tr
         assert torch.equal(run.values[number], value), f"{number} {trial.schedule.steps[number]}"
     assert torch.equal(run.logits, logits + run.noise)
     scale = trial.schedule.steps[trial.schedule.output].scale
-    finer = trial.numbers.finer
+    finer = trial.number_format.finer
     assert 2.0 ** (-9 - finer) < float(decode(run.noise, scale).abs().max()) <= 2.0 ** (-6 - finer)
     expected_logits = trial.program.evaluate(images)
     # Weights have 14 bits after the point, alpha and beta 12, or two more: the rest is their rounding.
@@ -106,18 +106,18 @@ def test_parties_multiply_in_either_way_together(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(run.logits, fixed.evaluate(trial.schedule, images, run.shares) + run.noise)
 
 
-def test_hardly_any_share_is_where_it_cannot_be_cut_back(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hardly_any_share_is_where_it_cannot_be_truncated(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     fix_randomness(monkeypatch, "screened")
-    assert trial.schedule.lost < 2**-6
+    assert trial.schedule.unsafe_shares < 2**-6
     _, lot = trial.dealer.deal(4)
-    assert not trial.client.prepare(lot, fresh_seed()).bad
+    assert not trial.client.preprocess(lot, fresh_seed()).unsafe.any()
 
 
-def test_without_the_shares_every_cut_is_within_a_unit(trial: Trial) -> None:
+def test_without_the_shares_every_truncation_is_within_a_unit(trial: Trial) -> None:
     images = torch.randn(2, *SIZE)
     run = trial.run(images)
     for number, step in enumerate(trial.schedule.steps):
-        if isinstance(step, Shift):
+        if isinstance(step, TruncationStep):
             difference = run.values[number] - (run.values[step.inputs[0]] >> step.by)
             assert set(difference.unique().tolist()) <= {0, 1}
 
@@ -128,11 +128,12 @@ def test_the_networks_have_steps_of_every_kind() -> None:
     for network in networks().values():
         for step in Trial(translate(network, SIZE)).schedule.steps:
             kinds.add(type(step))
-            if isinstance(step, Gate):
-                kinds |= {(step.leads, step.affine), step.where is None}
-            if isinstance(step, Product):
+            if isinstance(step, GateStep):
+                kinds |= {(step.leads, step.affine is not None), step.where is None}
+            if isinstance(step, LinearStep):
                 kinds.add(len(step.terms))
-    assert kinds >= {Take, Product, Shift, Sum, Join, View, Spread, Gate, Opening, Square, Place, Choice}
+    assert kinds >= {InputStep, LinearStep, TruncationStep, SumStep, ConcatStep, ReshapeStep, ResampleStep, GateStep}
+    assert kinds >= {OpeningStep, SquareStep, ScatterStep, SelectStep}
     assert kinds >= {(True, True), (False, True), (True, False), True, False, 2}
 
 
@@ -151,7 +152,7 @@ def test_own_gates_with_alpha_1_and_beta_0_are_relu() -> None:
     runs = [trial.run(images) for trial in trials]
     for trial, run in zip(trials, runs, strict=True):
         steps = list(enumerate(trial.schedule.steps))
-        gate = next(i for i, step in steps if isinstance(step, Gate))
+        gate = next(i for i, step in steps if isinstance(step, GateStep))
         x = run.values[trial.schedule.steps[gate].inputs[0]]
         assert torch.equal(run.values[gate], x.relu() << (trial.schedule.steps[gate].scale - 18))
         expected_logits = program.evaluate(images)
@@ -165,17 +166,15 @@ def test_a_batch_of_several_lots_with_images_left_out(network: Callable[[], nn.M
     trial = Trial(translate(network(), SIZE))
     dealt = [trial.dealer.deal(3), trial.dealer.deal(1), trial.dealer.deal(2)]
     rows = [[0, 2], [0], [1]]
-    shares: list[dict[int, torch.Tensor]] = [{}, {}, {}]
-    prepared, mine = [], []
-    for (_, lot), chosen, found in zip(dealt, rows, shares, strict=True):
-        prepared.append(trial.client.prepare(lot, fresh_seed(), found).only(chosen))
+    material, mine = [], []
+    for (_, lot), chosen in zip(dealt, rows, strict=True):
+        material.append(trial.client.preprocess(lot, fresh_seed()).select(chosen))
         mine.append({number: value[chosen] for number, value in trial.public.seen.items()})
-    cut = {n: torch.cat([found[n][chosen] for found, chosen in zip(shares, rows, strict=True)]) for n in shares[0]}
-    joined = {number: torch.cat([part[number] for part in mine]) for number in mine[0]}
+    shares = {number: torch.cat([part[number] for part in mine]) for number in mine[0]}
     images = torch.randn(4, *SIZE)
     lots = [(lot, chosen) for (lot, _), chosen in zip(dealt, rows, strict=True)]
-    run = trial.online(images, lots, together(prepared), cut, joined)
-    assert torch.equal(run.logits - run.noise, fixed.evaluate(trial.schedule, images, cut))
+    run = trial.online(images, lots, ClientMaterial.concat(material), shares)
+    assert torch.equal(run.logits - run.noise, fixed.evaluate(trial.schedule, images, run.shares))
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,30 +195,32 @@ def test_shares_near_the_end_of_the_ring_are_screened_image_by_image(monkeypatch
     trial = Trial(translate(shared_resnet(), SIZE))
     _, dealt = trial.dealer.deal(3)
     seed = fresh_seed()
-    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Product))
+    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, LinearStep))
     step = trial.schedule.steps[number + 1]
-    assert isinstance(step, Shift) and step.inputs == (number,) and step.window == 1 << 40
-    trial.client.prepare(dealt, seed)
+    assert isinstance(step, TruncationStep) and step.inputs == (number,) and step.window == 1 << 40
+    trial.client.preprocess(dealt, seed)
     share, moved = trial.public.seen[number], torch.zeros(3, *trial.schedule.steps[number].shape, dtype=torch.int64)
     lot = Moved(dealt.id, dealt.seed, 3, dealt.pieces, number, moved)
     for value, safe in ((step.window, True), (step.window - 1, False), (-step.window, False), (-step.window - 1, True)):
         moved[1, 0, 0, 0] += value - share[1, 0, 0, 0]
-        made = trial.client.prepare(lot, seed)
+        made = trial.client.preprocess(lot, seed)
         share = trial.public.seen[number]
-        assert made.good == ([0, 1, 2] if safe else [0, 2]), value
-    assert len(trial.client.prepare(lot, seed).only([0, 2]).first) == 2
+        assert made.usable == ([0, 1, 2] if safe else [0, 2]), value
+    assert len(trial.client.preprocess(lot, seed).select([0, 2]).logits) == 2
 
 
-def test_numbers_at_the_edge_of_the_window_are_cut_right_and_beyond_it_wrong() -> None:
+def test_numbers_at_the_edge_of_the_window_are_truncated_right_and_beyond_it_wrong() -> None:
     """What screening is for: a share just outside the window carries any number up to its size, and none larger."""
     window, by = 1 << 36, 14
+    step = TruncationStep(number=1, operation=0, inputs=(0,), shape=(), scale=16, by=by, window=window)
     for share, number, right in (
         (window, window, True),
         (window, window + (1 << by), False),
         (-window - 1, -window, True),
         (-window - 1, -window - 1 - (1 << by), False),
     ):
-        result = fixed._cut(torch.tensor([number]), by, torch.tensor([share]))
+        at = InTheClear(images=torch.empty(0), shares={1: torch.tensor([share])})
+        result = step.in_the_clear([torch.tensor([number])], at)
         assert (abs(int(result) - (number >> by)) <= 1) == right, (share, number)
 
 
@@ -228,7 +229,7 @@ def test_gates_at_zero_and_at_the_ends_of_their_range(value: int) -> None:
     """The first neuron of a leader holds exactly this number."""
     torch.manual_seed(5)
     trial = Trial(translate(nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), (3, 2, 2)))
-    trial.numbers = replace(trial.numbers, limit=1e9)
+    trial.number_format = replace(trial.number_format, limit=1e9)
     run = trial.run(torch.full((2, 3, 2, 2), value / 2**18, dtype=torch.float64))
-    gate = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, Gate))
+    gate = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, GateStep))
     assert set(run.values[gate].unique().tolist()) == {max(value, 0)}

@@ -23,8 +23,8 @@ from deepshare.private.engines.gateshare import main
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.main import run
-from deepshare.private.engines.gateshare.preprocessing.pool import SPENT, Pool, write_pools
-from deepshare.private.engines.gateshare.preprocessing.spare_lots import spares
+from deepshare.private.engines.gateshare.preprocessing.pool import SPENT, LotPool, write_pools
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
 from deepshare.private.engines.gateshare.transport import channel as channels
 from deepshare.private.engines.gateshare.transport.channel import HEADER, MESSAGE, Channel, connect
 from deepshare.private.ir import outline
@@ -37,7 +37,7 @@ from deepshare.private.remote.server import ModelServer
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.runtime.engine import Outcome, Role, Task, find_engine
 from deepshare.private.runtime.party import Event, ThreadParty
-from tests.private.gateshare.trial import SIZE, shared_resnet
+from tests.private.engines.gateshare.trial import SIZE, shared_resnet
 
 ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
 POOL = {"dealer": "pool"}
@@ -143,9 +143,9 @@ def near(logits: Tensor | None, program: Program, images: Tensor) -> bool:
 
 
 def test_each_client_has_its_own_lots_and_the_server_has_them_all(program: Program, pools: Path) -> None:
-    mine = set(Pool(pools / "server", "server", program).names())
-    theirs = [set(Pool(pools / f"client-{n + 1}", "client", program).names()) for n in range(CLIENTS)]
-    each = 2 + spares(schedule(program, calibrate(program)), 2)
+    mine = set(LotPool(pools / "server", "server", program).names())
+    theirs = [set(LotPool(pools / f"client-{n + 1}", "client", program).names()) for n in range(CLIENTS)]
+    each = 2 + spare_lots(schedule(program, calibrate(program)), 2)
     assert set.union(*theirs) == mine and [len(names) for names in theirs] == [each] * CLIENTS
     assert len(mine) == each * CLIENTS
 
@@ -174,10 +174,10 @@ def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
     stack: ExitStack, address: str, program: Program, pools: Path
 ) -> None:
     silent = begin(stack, address, program, 1).connect()
-    silent.hear()  # the server waits for its answer now
+    silent.receive_message()  # the server waits for its answer now
     gone = begin(stack, address, program, 1)
     lost = gone.connect()
-    lost.hear()
+    lost.receive_message()
     lost.close()
     gone.control._connection.close()
     images = torch.randn(2, *SIZE)
@@ -217,7 +217,7 @@ def test_a_damaged_frame_ends_its_own_session_alone(
 ) -> None:
     begun = begin(stack, address, program, 1)
     spoiled = begun.connect()
-    spoiled.hear()
+    spoiled.receive_message()
     spoiled._socket.sendall(bytes(100))
     with pytest.raises(EngineError, match="server refused: frame 0 from the client"):
         begun.control.receive()
@@ -303,15 +303,15 @@ def wrong_control(begun: Begun, *_: Any) -> None:
 
 def wrong_message(begun: Begun, *_: Any) -> None:
     channel = begun.connect()
-    channel.session = bytes.fromhex(channel.hear()["session"])
+    channel.session = bytes.fromhex(channel.receive_message()["session"])
     channel._send(MESSAGE, [memoryview(b"[" * 200_000)])
 
 
 def wrong_rows(begun: Begun, *_: Any) -> None:
     channel = begun.connect()
-    channel.session = bytes.fromhex(channel.hear()["session"])
-    channel.tell({"offsets": False})
-    channel.tell({"take": [("00" * 16, [math.inf])]})
+    channel.session = bytes.fromhex(channel.receive_message()["session"])
+    channel.send_message({"offsets": False})
+    channel.send_message({"take": [("00" * 16, [math.inf])]})
 
 
 def wrong_account(begun: Begun, program: Program, pools: Path, offline: object = 5) -> None:

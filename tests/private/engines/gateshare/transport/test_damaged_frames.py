@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 from torch import nn
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.asking import Asking
-from deepshare.private.engines.gateshare.basis import agreed, agreement, session_of
+from deepshare.private.engines.gateshare.client import ClientSession
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.fixedpoint import Numbers
-from deepshare.private.engines.gateshare.metering import Meter
-from deepshare.private.engines.gateshare.preprocessing.lot import Lot
-from deepshare.private.engines.gateshare.serving import _named
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.lot import Lot
+from deepshare.private.engines.gateshare.main import agreed_format, offer, session_id
+from deepshare.private.engines.gateshare.metering import PartyMeter
+from deepshare.private.engines.gateshare.server import taken_lots
 from deepshare.private.engines.gateshare.transport.channel import HEADER, LONGEST_MESSAGE, MESSAGE, Channel
 from deepshare.private.ir.trace import translate
-from tests.private.gateshare.trial import Trial
+from tests.private.engines.gateshare.trial import Trial
 
 SLOW = [HealthCheck.too_slow]  # so may a busy machine be
 SESSION = bytes(range(16))
 PROGRAM = translate(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)), (1, 4, 4))
 TAKE = {"take": [["00" * 16, [0, 2]], ["ff" * 16, [1]]]}
-OFFER = agreement(PROGRAM, Numbers.usual(PROGRAM)) | {"session": SESSION.hex()}
+OFFER = offer(PROGRAM, NumberFormat.usual(PROGRAM)) | {"session": SESSION.hex()}
 # What a party expects, one after the other: the step and the payload, or a message.
 TALK: list[tuple[int, bytes]] = [
     (3, bytes(range(24))),
@@ -110,7 +110,7 @@ def is_message(data: bytes) -> bool:
 def outcome(channel: Channel, step: int, size: int) -> tuple[Any, Exception | None]:
     """What comes, or why nothing does."""
     try:
-        return (channel.hear() if step == MESSAGE else channel.receive(step, size).tobytes()), None
+        return (channel.receive_message() if step == MESSAGE else channel.receive(step, size).tobytes()), None
     except (EngineError, ConnectionError) as error:
         return None, error
 
@@ -141,7 +141,7 @@ def test_damaged_frames_are_read_as_they_are_or_refused_by_name(wire: bytes) -> 
 def test_no_room_is_made_for_more_than_was_agreed(size: int, message: bool) -> None:
     with receiving(HEADER.pack(SESSION, 0, MESSAGE if message else 3, size)) as channel:
         with pytest.raises((EngineError, ConnectionError), match="frame 0 from"):
-            channel.hear() if message else channel.receive(3, 24)
+            channel.receive_message() if message else channel.receive(3, 24)
         assert max(channel.room) <= (LONGEST_MESSAGE if message else HEADER.size)
 
 
@@ -191,7 +191,7 @@ def changed(draw: st.DrawFn, message: dict[str, Any]) -> dict[str, Any]:
 @given(changed(TAKE))
 def test_lots_that_are_taken_are_sound_or_refused(message: dict[str, Any]) -> None:
     try:
-        names = _named(message, 3)
+        names = taken_lots(message, 3)
     except EngineError:
         assert message != TAKE
         return
@@ -206,7 +206,7 @@ def test_a_server_that_does_not_say_what_is_spent_is_refused(spent: Any) -> None
 
         def discard(self, name: bytes) -> None: ...
 
-        def dealt(self, lot: Lot) -> int:
+        def dealt_bytes(self, lot: Lot) -> int:
             return 0
 
         def get(self, images: int) -> list[Lot]:
@@ -219,7 +219,7 @@ def test_a_server_that_does_not_say_what_is_spent_is_refused(spent: Any) -> None
         right.sendall(HEADER.pack(bytes(16), 0, MESSAGE, len(data)) + data)
         right.shutdown(socket.SHUT_WR)
         channel = Channel(left, "server")
-        asking = Asking(trial.client, channel, Source(), Meter([channel], "client_bytes"))
+        asking = ClientSession(trial.client, channel, Source(), PartyMeter([channel], "client_bytes"))
         with pytest.raises(EngineError, match="does not say which lots are spent"):
             asking.ask(torch.zeros(1, 1, 4, 4))
 
@@ -229,7 +229,7 @@ def test_a_server_that_does_not_say_what_is_spent_is_refused(spent: Any) -> None
 @example(OFFER | {"numbers": OFFER["numbers"] | {"limit": 10**400}})
 def test_an_offer_is_sound_or_refused(message: dict[str, Any]) -> None:
     try:
-        numbers, session = agreed(message, PROGRAM), session_of(message)
+        numbers, session = agreed_format(message, PROGRAM), session_id(message)
     except EngineError:
         assert message != OFFER
         return

@@ -1,0 +1,1 @@
+"""Protocols, one module for each kind of step."""

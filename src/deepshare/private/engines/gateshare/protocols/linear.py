@@ -1,0 +1,243 @@
+"""Linear layers: y = sum over terms of W t, plus biases; convolutions, fully connected and diagonal layers.
+
+Online no message is sent and the client does nothing. Letters: t = t_S + t_C is an input, W the server's weight, L its
+mask, D the masked weight, a the client's mask of t_C, c the sum over all terms of L a.
+
+Once per session
+    1. dealer -> server   seed of L, one L for each W. An L belongs to one exact W: other weights need a new session.
+    2. server -> client   D = W - L                                                        8 bytes a weight
+
+Before the images
+    3. dealer -> server   c_S = c - c_C                                                    8 bytes an element of y
+       client             expands a ("tensor", one for each t, whoever reads it) and c_C ("product") from its seed
+    4. client -> server   e = t_C - a                                                      8 bytes an element of t
+    5. client             y_C = sum of D t_C, + c_C
+       server             rest = sum of L e, + c_S + biases
+
+With the images
+    6. server             y_S = sum of W t_S, + rest
+
+So y_S + y_C = sum of W t_S + L (t_C - a) + L a + (W - L) t_C, + biases = sum of W t, + biases.
+
+The result has the fractional bits of t and of W together: see `truncation`. A sum of layers that nothing else reads is
+one step, with one correction c_S.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from deepshare.private.engines.gateshare.crypto.im2col import Geometry
+from deepshare.private.engines.gateshare.crypto.limb_matmul import Weight, plain_weight, ring_weight
+from deepshare.private.engines.gateshare.crypto.prg import mask
+from deepshare.private.engines.gateshare.crypto.ring import encode
+from deepshare.private.engines.gateshare.lot import Party, Piece
+from deepshare.private.engines.gateshare.protocols.step import (
+    WORD,
+    ClientOffline,
+    Dealing,
+    InTheClear,
+    ProtocolStep,
+    ServerOffline,
+    ServerOnline,
+    Shape,
+)
+from deepshare.private.engines.gateshare.schedule import ScheduleBuilder
+from deepshare.private.ir.program import Add, Convolution, Linear, Program
+
+Multiply = Callable[[Tensor], Tensor]
+"""A product with a prepared weight."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal:
+    """A linear layer that multiplies every neuron by a number of its own; both tensors broadcast to the neurons."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinearTerm:
+    """One layer of a sum.
+
+    Attributes:
+        label: Of its mask: the number of its operation, or for a diagonal layer a number after those of all operations.
+        layer: The layer; without values in an outline.
+        bits: Fractional bits of its weight.
+        takes: Shape of its input without the batch.
+    """
+
+    label: int
+    layer: Convolution | Linear | Diagonal
+    bits: int
+    takes: Shape
+
+    def weight(self) -> Tensor:
+        """W."""
+        return encode(self.layer.weight, self.bits)
+
+    def weight_mask(self, seed: bytes) -> Tensor:
+        """L."""
+        return mask(seed, self.layer.weight.shape, "weight", self.label)
+
+    def bias(self, dimensions: int) -> Tensor:
+        """The bias, broadcast to results of so many dimensions."""
+        bias = self.layer.bias.double()
+        return bias if isinstance(self.layer, Diagonal) else bias.view(-1, *[1] * (dimensions - 1))
+
+    def multiply(self, weight: Tensor, prepare: Callable[[Tensor, Geometry | None], Weight] = ring_weight) -> Multiply:
+        """Prepare products with W, or with L or D in its place."""
+        match self.layer:
+            case Diagonal():
+                return weight.mul
+            case Linear():
+                return prepare(weight, None)
+            case Convolution(stride=stride, padding=padding, dilation=dilation, groups=groups):
+                return prepare(weight, Geometry(stride, padding, dilation, groups))
+
+
+@dataclass(frozen=True, eq=False)
+class ServerWeights:
+    """Held by the server for a session: for each term, products with W and with L."""
+
+    W: list[Multiply]
+    L: list[Multiply]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinearStep(ProtocolStep):
+    """A sum of linear layers, with one term for each input."""
+
+    terms: tuple[LinearTerm, ...]
+
+    def masked_weight_shapes(self) -> list[Shape]:
+        """D."""
+        return [tuple(term.layer.weight.shape) for term in self.terms]
+
+    def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
+        """c_S."""
+        return {"product": WORD * images * self.elements} if party == "server" else {}
+
+    def client_openings(self) -> dict[Piece, Shape]:
+        """e."""
+        return {(source, "tensor"): term.takes for source, term in zip(self.inputs, self.terms, strict=True)}
+
+    def dealer_session(self, seed: bytes) -> list[Multiply]:
+        """Products with L."""
+        return [term.multiply(term.weight_mask(seed)) for term in self.terms]
+
+    def server_session(self, seed: bytes) -> tuple[ServerWeights, list[Tensor]]:
+        """Products with W and L; D."""
+        held, D = ServerWeights([], []), []
+        for term in self.terms:
+            W, L = term.weight(), term.weight_mask(seed)
+            held.W.append(term.multiply(W, plain_weight))
+            held.L.append(term.multiply(L))
+            D.append(W - L)
+        return held, D
+
+    def client_session(self, masked_weights: list[Tensor]) -> list[Multiply]:
+        """Products with D."""
+        return [term.multiply(D) for term, D in zip(self.terms, masked_weights, strict=True)]
+
+    def deal(self, at: Dealing) -> None:
+        """3."""
+        products: list[Multiply] = at.session[self.number]
+        c_S = -at.client.mask("product", self.number, self.shape)
+        for L, source, term in zip(products, self.inputs, self.terms, strict=True):
+            a = at.client.mask("tensor", source, term.takes)
+            c_S += L(a)
+        at.server.put("product", self.number, c_S)
+
+    def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
+        """4 and 5."""
+        products: list[Multiply] = at.session[self.number]
+        y_C = at.lot.mask("product", self.number, self.shape)
+        for D, source, term, t_C in zip(products, self.inputs, self.terms, inputs, strict=True):
+            if (source, "tensor") not in at.openings:
+                a = at.lot.mask("tensor", source, term.takes)
+                at.openings[source, "tensor"] = t_C - a
+            y_C = y_C + D(t_C)
+        return y_C
+
+    def server_offline(self, at: ServerOffline) -> None:
+        """5."""
+        weights: ServerWeights = at.session[self.number]
+        rest = self.bias() + at.lot.correction("product", self.number, self.shape)
+        for L, source in zip(weights.L, self.inputs, strict=True):
+            e = at.openings[source, "tensor"]
+            rest += L(e)
+        at.held[self.number] = rest
+
+    def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
+        """6."""
+        weights: ServerWeights = at.session[self.number]
+        y_S: Tensor = at.held[self.number]
+        for W, t_S in zip(weights.W, inputs, strict=True):
+            y_S = y_S + W(t_S)
+        return y_S
+
+    def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
+        """Multiply by W."""
+        y = self.bias()
+        for term, t in zip(self.terms, inputs, strict=True):
+            y = y + term.multiply(term.weight(), plain_weight)(t)
+        return y
+
+    def bias(self) -> Tensor:
+        """The sum of all biases at the scale of the result."""
+        first, *others = (term.bias(len(self.shape)) for term in self.terms)
+        return encode(sum(others, first), self.scale)
+
+
+def sums_of_layers(program: Program) -> dict[int, tuple[int, ...]]:
+    """Find the sums that become one step.
+
+    Returns:
+        For each linear layer, and for each sum of nothing but linear layers that nothing else reads, the numbers of its
+        layers; none where it is a part of a larger sum.
+    """
+    readers = Counter(source for operation in program.operations for source in operation.inputs)
+    readers[len(program.operations) - 1] += 1
+    sums: dict[int, tuple[int, ...]] = {}
+    parts: set[int] = set()
+    for number, operation in enumerate(program.operations):
+        if isinstance(operation, Convolution | Linear):
+            sums[number] = (number,)
+        elif isinstance(operation, Add) and all(i in sums and readers[i] == 1 for i in operation.inputs):
+            sums[number] = tuple(layer for source in operation.inputs for layer in sums[source])
+            parts.update(operation.inputs)
+    return {number: () if number in parts else layers for number, layers in sums.items()}
+
+
+def lower_sum(builder: ScheduleBuilder, operation: int, layers: tuple[int, ...]) -> None:
+    """Add the step of an operation that is a sum of linear layers, given by their numbers."""
+    terms: list[tuple[int, int, Convolution | Linear]] = []
+    for label in layers:
+        layer = builder.program.operations[label]
+        if not isinstance(layer, Convolution | Linear):
+            raise TypeError(layer)
+        terms.append((builder.at_activation_scale(layer.inputs[0]), label, layer))
+    add_linear(builder, operation, terms)
+
+
+def add_linear(
+    builder: ScheduleBuilder, operation: int, terms: Sequence[tuple[int, int, Convolution | Linear | Diagonal]]
+) -> int:
+    """Add a linear step as the result of an operation; terms are the step that each reads, its label and its layer."""
+    bits = builder.number_format.weight
+    step = LinearStep(
+        number=builder.next_number,
+        operation=operation,
+        inputs=tuple(source for source, _, _ in terms),
+        shape=builder.program.operations[operation].shape,
+        scale=builder.number_format.fraction + bits,
+        terms=tuple(
+            LinearTerm(label=label, layer=layer, bits=bits, takes=builder.steps[source].shape)
+            for source, label, layer in terms
+        ),
+    )
+    return builder.append(step, result_of=operation)

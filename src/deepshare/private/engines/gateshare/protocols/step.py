@@ -1,0 +1,230 @@
+"""Base of all steps: the interface through which parties, dealer, cost model and tests see a protocol.
+
+A step is public and the same for everybody. A kind of step overrides what it needs; the defaults do nothing and cost
+nothing. Every method gets the state of one phase (`Dealing`, `ClientOffline`, `ServerOffline`, `ClientOnline`,
+`ServerOnline`, `InTheClear`), which the phase passes from step to step.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party, Piece
+from deepshare.private.engines.gateshare.metering import PartyMeter
+from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.runtime.engine import Part
+
+Shape = tuple[int, ...]
+Session = Mapping[int, Any]
+"""By step number, what `dealer_session`, `server_session` or `client_session` returned."""
+
+WORD = 8
+"""Bytes of a ring element."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Dealing:
+    """State of the dealer while it deals one lot.
+
+    Attributes:
+        session: The dealer's.
+        own: Randomness that stays with the dealer.
+        server: The server's half, to be filled.
+        client: The client's half, to be filled.
+        passed: By step number, what a step leaves for later ones.
+    """
+
+    session: Session
+    own: Lot
+    server: Lot
+    client: Lot
+    passed: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(eq=False, kw_only=True)
+class ClientOffline:
+    """State of the client while it computes its shares of one lot.
+
+    Attributes:
+        session: The client's.
+        lot: The client's half.
+        seed: Of its share of the images; not even the dealer knows it.
+        openings: What it will send to the server before the images, masked.
+        held: By step number, what it needs with the images.
+        unsafe: Images for which some share cannot be truncated safely.
+    """
+
+    session: Session
+    lot: LotBatch
+    seed: bytes
+    openings: dict[Piece, Tensor] = field(default_factory=dict)
+    held: dict[int, Batch] = field(default_factory=dict)
+    unsafe: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False, kw_only=True)
+class ServerOffline:
+    """State of the server while it does all that can be done before the images.
+
+    Attributes:
+        session: The server's.
+        lot: The server's halves.
+        openings: What the client sent.
+        held: By step number, what it needs with the images.
+    """
+
+    session: Session
+    lot: LotBatch
+    openings: Mapping[Piece, Tensor]
+    held: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False, kw_only=True)
+class ClientOnline:
+    """State of the client during one inference.
+
+    Attributes:
+        images: The images.
+        held: From `ClientOffline`.
+        server: The connection to the server.
+        meter: Of the client's own time: a step restarts it after it has waited for the server.
+        passed: By step number, what a step leaves for later ones.
+    """
+
+    images: Tensor
+    held: Mapping[int, Any]
+    server: Channel
+    meter: PartyMeter
+    passed: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(eq=False, kw_only=True)
+class ServerOnline:
+    """State of the server during one inference.
+
+    Attributes:
+        images: How many images.
+        session: The server's.
+        held: From `ServerOffline`.
+        client: The connection to the client.
+        passed: By step number, what a step leaves for later ones.
+    """
+
+    images: int
+    session: Session
+    held: Mapping[int, Any]
+    client: Channel
+    passed: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(eq=False, kw_only=True)
+class InTheClear:
+    """State of an evaluation without shares.
+
+    Attributes:
+        images: The images.
+        shares: For each truncation the client's share, which decides how it rounds; None rounds down.
+        passed: By step number, what a step leaves for later ones.
+    """
+
+    images: Tensor
+    shares: Mapping[int, Tensor] | None
+    passed: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProtocolStep(ABC):
+    """One step of a schedule, on tensors t = t_S + t_C mod 2^64 of which the client knows t_C before the images.
+
+    Attributes:
+        number: Its place in the schedule; labels its masks and its frames.
+        operation: Number of the operation that it belongs to.
+        inputs: NumberFormat of the steps that it reads.
+        shape: Shape of its result without the batch.
+        scale: Fractional bits of its result.
+        interactive: Whether the client takes part online.
+    """
+
+    interactive: ClassVar[bool] = False
+
+    number: int
+    operation: int
+    inputs: tuple[int, ...]
+    shape: Shape
+    scale: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of its result for each image."""
+        return math.prod(self.shape)
+
+    # Sizes, from shapes alone
+
+    def masked_weight_shapes(self) -> list[Shape]:
+        """Shapes of what the server sends to the client once per session."""
+        return []
+
+    def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
+        """Bytes that the dealer sends to a party for some images, by name; their order is that of the wire."""
+        return {}
+
+    def client_openings(self) -> dict[Piece, Shape]:
+        """Shapes of what the client sends before each image."""
+        return {}
+
+    def online_cost(self, images: int) -> Part:
+        """Bytes, rounds, comparisons and products of one inference of some images."""
+        return Part()
+
+    @property
+    def unsafe_shares(self) -> float:
+        """Expected number of shares of an image that cannot be truncated safely."""
+        return 0.0
+
+    @property
+    def held_bytes(self) -> int:
+        """About how many bytes a party holds for one image between preprocessing and the image, lots aside."""
+        return 0
+
+    # Once per session
+
+    def dealer_session(self, seed: bytes) -> Any:
+        """What the dealer needs of the weights' masks, expanded from the seed that it shares with the server."""
+
+    def server_session(self, seed: bytes) -> tuple[Any, list[Tensor]]:
+        """What the server needs of its weights, and the masked weights for the client."""
+        return None, []
+
+    def client_session(self, masked_weights: list[Tensor]) -> Any:
+        """What the client needs of the masked weights."""
+
+    # Before the images
+
+    def deal(self, at: Dealing) -> None:
+        """Fill in the dealer's part of a lot."""
+
+    @abstractmethod
+    def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
+        """The client's share of the result, from its shares of the inputs."""
+
+    def server_offline(self, at: ServerOffline) -> None:
+        """The server's work before the images."""
+
+    # With the images
+
+    def client_online(self, at: ClientOnline) -> None:
+        """The client's messages, if the step is interactive; its share of the result is known already."""
+
+    @abstractmethod
+    def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
+        """The server's share of the result, from its shares of the inputs."""
+
+    # Without shares
+
+    @abstractmethod
+    def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
+        """The result, from the inputs."""
