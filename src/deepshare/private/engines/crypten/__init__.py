@@ -9,16 +9,32 @@ for more than two factors, so that x (alpha gate + beta) takes one opening of x 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from deepshare.private.engines.crypten import options as choices
-from deepshare.private.engines.crypten import predict
+from deepshare.errors import EngineError
 from deepshare.private.engines.crypten.fixed import LIMIT
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.range_checks import check_numbers
 from deepshare.private.runtime.engine import Outcome, Part, Role, Task
 
+PROVIDERS = ("tfp", "ttp")
+
+
+def provider(options: Mapping[str, str]) -> str:
+    """The engine's one option, the dealer of random numbers: tfp, the trusted first party, or ttp, a third party.
+
+    Raises:
+        EngineError: Another option or value.
+    """
+    unknown = set(options) - {"provider"}
+    if unknown:
+        raise EngineError(f"engine crypten has no option {', '.join(sorted(unknown))}: its only one is provider")
+    chosen = options.get("provider", PROVIDERS[0])
+    if chosen not in PROVIDERS:
+        raise EngineError(f"engine crypten has no provider {chosen}: take one of {', '.join(PROVIDERS)}")
+    return chosen
+
 
 class Crypten:
-    """See `runtime.engine.Engine`. The option `provider` says who deals the random numbers: tfp or ttp."""
+    """See `runtime.engine.Engine`."""
 
     name = "crypten"
     trust = (
@@ -35,26 +51,28 @@ class Crypten:
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
         """The server, the client, and the dealer where a third party is trusted."""
-        return ("server", "client", "dealer") if choices.provider(options) == "ttp" else ("server", "client")
+        return ("server", "client", "dealer") if provider(options) == "ttp" else ("server", "client")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse options that are not there and numbers beyond the range of fixed point."""
-        choices.provider(options)
+        provider(options)
         check_numbers(program, LIMIT)
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part."""
         from deepshare.private.engines.crypten.party import run
 
-        return run(task, ready)
+        return run(task, provider(task.options), ready)
 
     def host(self, program: Program, pool: Path | None) -> None:
         """Clients take turns."""
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
-        """Exactly what `run` measures, but for the time."""
-        choices.provider(options)
-        return predict.online(program, count), predict.offline(program, count)
+        """Exactly the cost that `run` measures, but for the time."""
+        from deepshare.private.engines.crypten import registry
+
+        provider(options)
+        return registry.online(program, count), registry.offline(program, count)
 
 
 ENGINES = {"crypten": Crypten()}

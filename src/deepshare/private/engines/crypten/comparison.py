@@ -1,4 +1,4 @@
-"""CrypTen's comparison with zero, fed with prepared triples and with our connection."""
+"""CrypTen's comparison with zero, fed with dealt triples and with our connection."""
 
 import os
 import sys
@@ -13,14 +13,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.crypten.link import Link
-from deepshare.private.engines.crypten.triples import Mask, Source
-from deepshare.private.engines.crypten.words import LEVELS
+from deepshare.private.engines.crypten.link import GlooLink
+from deepshare.private.engines.crypten.triples import Mask, TripleProvider
+from deepshare.private.runtime.engine import Part
+
+# CrypTen's adder of 64 bits is one AND, then a tree of six levels. Each AND opens both its factors, and those of the
+# tree have two words each.
+LEVELS = 6
+ADDER_WORDS = 2 + LEVELS * 4
+ADDER_ROUNDS = 1 + LEVELS
+# Dealt for a comparison: a word for each AND, and the random bit's share by addition.
+DEALT_WORDS = 1 + LEVELS * 2 + 1
+
+
+def comparison_cost(count: int, others: int) -> Part:
+    """Bytes and rounds of some comparisons, whose last round opens other numbers as well."""
+    sent = 8 * (ADDER_WORDS * count + count + others)
+    return Part(server_bytes=sent, client_bytes=sent, rounds=ADDER_ROUNDS + 1, comparisons=count)
 
 
 @dataclass(frozen=True, eq=False)
 class Signs:
-    """What is prepared for some comparisons.
+    """Correlated randomness for some comparisons.
 
     Attributes:
         triples: For the adder, in its order.
@@ -33,14 +47,14 @@ class Signs:
     bit: Mask
 
 
-def deal(source: Source, count: int) -> Signs:
-    """Prepare so many comparisons."""
+def deal(provider: TripleProvider, count: int) -> Signs:
+    """Correlated randomness for `count` comparisons."""
     triples = []
     for size in ((count,), *[(2, count)] * LEVELS):
-        first, second = source.fresh(size, xor=True), source.fresh(size, xor=True)
-        triples.append((first, second, source.derived(size, partial(_and, first, second), xor=True)))
-    hiding = source.fresh((count,), xor=True, bits=1)
-    return Signs(tuple(triples), hiding, source.derived((count,), lambda: hiding.value))
+        first, second = provider.fresh(size, xor=True), provider.fresh(size, xor=True)
+        triples.append((first, second, provider.derived(size, partial(_and, first, second), xor=True)))
+    hiding = provider.fresh((count,), xor=True, bits=1)
+    return Signs(tuple(triples), hiding, provider.derived((count,), lambda: hiding.value))
 
 
 def _and(first: Mask, second: Mask) -> Tensor:
@@ -59,10 +73,10 @@ class Comparator:
     """CrypTen's circuit. There is one for each process, as CrypTen keeps its state in its modules.
 
     Attributes:
-        comparisons: How many it made.
+        comparisons: Number of comparisons made.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: GlooLink) -> None:
         self.comparisons = 0
         crypten = import_crypten()
         primitives = import_module("crypten.mpc.primitives")
@@ -88,11 +102,11 @@ class Comparator:
         return hidden
 
     def generate_binary_triple(self, size0: Any, size1: Any, device: Any = None) -> list[Any]:
-        """CrypTen asks its provider for this."""
+        """CrypTen's interface of a provider: triples for one AND."""
         return [self._binary.from_shares(mask.share) for mask in self._triples.popleft()]
 
 
-def _seed(generators: dict[str, dict[torch.device, torch.Generator]], link: Link) -> None:
+def _seed(generators: dict[str, dict[torch.device, torch.Generator]], link: GlooLink) -> None:
     """As CrypTen does it: each pair of neighbours has a seed, and with two parties there are two such pairs."""
     mine, local = (int.from_bytes(os.urandom(8), "big", signed=True) for _ in range(2))
     theirs = int(link.exchange([torch.tensor([mine])])[0])

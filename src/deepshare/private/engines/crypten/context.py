@@ -1,46 +1,48 @@
-"""What the operations of one party share: secrets, openings, gates and counters."""
+"""State of one process that its operations share: secrets, openings, gates and counters."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
 
+from deepshare.private.engines.crypten import comparison
 from deepshare.private.engines.crypten.comparison import Comparator, Signs
 from deepshare.private.engines.crypten.fixed import BITS, encode
-from deepshare.private.engines.crypten.link import Link
-from deepshare.private.engines.crypten.triples import Mask, Source
+from deepshare.private.engines.crypten.link import GlooLink
+from deepshare.private.engines.crypten.triples import Mask, TripleProvider
 
 
 @dataclass(eq=False)
 class Secret:
-    """Numbers of the server that are factors of products.
+    """The server's numbers that are factors of products.
 
     Attributes:
         share: This party's share.
-        mask: What hides them, the same for all images.
-        offset: The numbers less their mask, opened once.
+        mask: Their mask, the same for all images.
+        opened: The numbers less their mask, opened once.
     """
 
     share: Tensor
     mask: Mask
-    offset: Tensor
+    opened: Tensor
 
 
 @dataclass(eq=False)
-class Opening:
-    """A value that products are made of: its mask, and once it is opened the value less its mask."""
+class MaskedValue:
+    """A result that is a factor of products: its mask, and once it is opened the value less its mask."""
 
     mask: Mask
-    offset: Tensor | None = None
+    opened: Tensor | None = None
 
 
 @dataclass(eq=False)
-class Gates:
+class MaskedGates:
     """The gates of a group: flip + (1 - 2 flip) bit, with a flip that both parties see and a bit that nobody knows.
 
     Attributes:
-        signs: What is prepared for the comparisons.
+        signs: Correlated randomness of the comparisons.
         bit: The random bits in the shape of the gates.
         flip: The gates hidden by the bits; opened by the comparison, once.
     """
@@ -57,32 +59,32 @@ class Gates:
 
 
 @dataclass(eq=False)
-class Room:
+class Context:
     """The state of one process; a dealer has neither shares nor a comparator.
 
     Attributes:
-        source: Where masks come from.
+        triples: Provider of all masks.
         link: The connection.
-        images: How many images there are.
+        images: Number of images.
         comparator: None for a dealer.
-        openings: By the number of the operation whose result is opened.
+        values: Openings, by the number of the operation whose result is opened.
         gates: By the number of the leader.
         secrets: All of them, in order.
-        products: How many were made at activations.
+        products: Number of products made at activations.
     """
 
-    source: Source
-    link: Link
+    triples: TripleProvider
+    link: GlooLink
     images: int
     comparator: Comparator | None
-    openings: dict[int, Opening] = field(default_factory=dict)
-    gates: dict[int, Gates] = field(default_factory=dict)
+    values: dict[int, MaskedValue] = field(default_factory=dict)
+    gates: dict[int, MaskedGates] = field(default_factory=dict)
     secrets: list[Secret] = field(default_factory=list)
     products: int = 0
 
     def secret(self, values: Tensor, bits: int = BITS) -> Secret:
         """Share the server's factors and choose their mask; `open_secrets` completes them."""
-        mask = self.source.fresh(values.shape)
+        mask = self.triples.fresh(values.shape)
         secret = Secret(self.shared(values, bits), mask, torch.empty(0))
         self.secrets.append(secret)
         return secret
@@ -93,32 +95,40 @@ class Room:
             return values.to("meta")
         return self.comparator.share(values.shape, encode(values, bits) if self.link.rank == owner else None)
 
-    def hidden_signs(self, x: Tensor, signs: Signs) -> Tensor:
-        """A party's comparison; see `Comparator`."""
-        if self.comparator is None:
-            raise RuntimeError("a dealer compares nothing")
-        return self.comparator.hidden_signs(x.flatten(), signs)
-
     def open_secrets(self) -> None:
         """Open all the server's masked factors in one round."""
-        offsets = self.link.open([secret.share - secret.mask.share for secret in self.secrets])
-        for secret, offset in zip(self.secrets, offsets, strict=True):
-            secret.offset = offset
+        opened = self.link.open([secret.share - secret.mask.share for secret in self.secrets])
+        for secret, masked in zip(self.secrets, opened, strict=True):
+            secret.opened = masked
 
-    def opening(self, number: int, size: Sequence[int]) -> Opening:
-        """The opening of a value, with a mask of its own; the same for all who read it."""
-        if number not in self.openings:
-            self.openings[number] = Opening(self.source.fresh((self.images, *size)))
-        return self.openings[number]
+    def masked_value(self, number: int, size: Sequence[int]) -> MaskedValue:
+        """The opening of a result, with a mask of its own; the same for all who read it."""
+        if number not in self.values:
+            self.values[number] = MaskedValue(self.triples.fresh((self.images, *size)))
+        return self.values[number]
 
     def open_value(self, number: int, x: Tensor) -> Tensor:
-        """A value less its mask, opened unless it has been."""
-        opening = self.openings[number]
-        if opening.offset is None:
-            (opening.offset,) = self.link.open([x - opening.mask.share])
-        return opening.offset
+        """A result less its mask, opened unless it has been."""
+        value = self.values[number]
+        if value.opened is None:
+            (value.opened,) = self.link.open([x - value.mask.share])
+        return value.opened
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Throw away the openings of values that nobody reads any more."""
+        """Drop the openings of results that nobody reads any more."""
         for number in numbers:
-            self.openings.pop(number, None)
+            self.values.pop(number, None)
+
+    def deal_gates(self, size: Sequence[int]) -> MaskedGates:
+        """Correlated randomness for gates of some size."""
+        signs = comparison.deal(self.triples, prod(size))
+        return MaskedGates(signs, signs.bit.map(lambda bit: bit.view(tuple(size))))
+
+    def compare(self, gates: MaskedGates, x: Tensor, others: Sequence[Tensor]) -> list[Tensor]:
+        """Compute the gates (x >= 0), and open other shares in the same round."""
+        if self.comparator is None:
+            raise RuntimeError("a dealer compares nothing")
+        hidden = self.comparator.hidden_signs(x.flatten(), gates.signs).view(x.shape)
+        sign, *theirs = self.link.exchange([hidden, *others])
+        gates.flip = 1 - (hidden ^ sign)
+        return [mine + other for mine, other in zip(others, theirs, strict=True)]

@@ -1,44 +1,104 @@
 """The activation with gates of single neurons, and a polynomial or nothing elsewhere."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
-from deepshare.private.engines.crypten.context import Room
+from deepshare.private.engines.crypten.comparison import DEALT_WORDS, comparison_cost
+from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.fixed import BITS, truncate
-from deepshare.private.engines.crypten.relu import Relus
-from deepshare.private.engines.crypten.step import Step
+from deepshare.private.engines.crypten.operation import SecureOperation, exchange
+from deepshare.private.ir.patches import count_cells, sums
 from deepshare.private.ir.program import GatedActivation, Program
+from deepshare.private.runtime.engine import Part
 
 
-class Gated(Step):
+class ReLUs:
+    """ReLU of every number of a tensor, or their products with the gates of cells; made for one use."""
+
+    def __init__(self, context: Context, size: Sequence[int], cells: Tensor | None = None) -> None:
+        gates = size if cells is None else (size[0], count_cells(cells))
+        self._context, self._cells, self._gates = context, cells, context.deal_gates(gates)
+        self._mask = context.triples.fresh(size)
+        self._bit = self._gates.bit.map(self._each)
+        self._product = context.triples.derived(size, lambda: self._mask.value * self._bit.value)
+
+    def run(self, x: Tensor, others: Sequence[Tensor] = ()) -> tuple[Tensor, list[Tensor]]:
+        """x gate = flip x + (1 - 2 flip) x bit; opens other shares in the same round as x."""
+        compared = x if self._cells is None else sums(x, self._cells)
+        opened, *rest = self._context.compare(self._gates, compared, [x - self._mask.share, *others])
+        flip = self._each(self._gates.seen())
+        self._context.products += x.numel()
+        x_bit = opened * self._bit.share + self._product.share
+        return flip * x + (1 - 2 * flip) * x_bit, rest
+
+    def _each(self, gates: Tensor) -> Tensor:
+        return gates if self._cells is None else gates[:, self._cells]
+
+
+class Polynomial:
+    """(square x + linear) x + constant, by Horner: a truncation between the two products keeps them in range."""
+
+    def __init__(self, context: Context, operation: GatedActivation, index: Tensor) -> None:
+        if operation.square is None or operation.linear is None or operation.constant is None:
+            raise TypeError(operation)
+        self._context, self._shape, self._index = context, operation.shape, index
+        self._square = context.secret(operation.square)
+        self._linear = self._gather(context.shared(operation.linear, 2 * BITS))
+        self._constant = self._gather(context.shared(operation.constant, 2 * BITS))
+
+    def deal(self) -> None:
+        """Masks for x and for the bracket."""
+        triples, size = self._context.triples, (self._context.images, len(self._index))
+        self._x, self._inner = triples.fresh(size), triples.fresh(size)
+        self._x_square = triples.derived(size, lambda: self._x.value * self._gather(self._square.mask.value))
+        self._x_inner = triples.derived(size, lambda: self._x.value * self._inner.value)
+
+    def precompute(self) -> None:
+        """Replace the mask of the coefficient by the coefficient itself in what was dealt."""
+        self._rest = self._x.share * self._gather(self._square.opened) + self._x_square.share + self._linear
+
+    def hide(self, x: Tensor) -> Tensor:
+        """The share of x to be opened before `run`."""
+        return x - self._x.share
+
+    def run(self, x: Tensor, opened: Tensor) -> Tensor:
+        """Open the bracket and multiply it by x."""
+        self._context.products += 2 * x.numel()
+        inner = truncate(opened * self._gather(self._square.share) + self._rest)
+        (bracket,) = self._context.link.open([inner - self._inner.share])
+        return truncate(bracket * x + opened * self._inner.share + self._x_inner.share + self._constant)
+
+    def _gather(self, coefficient: Tensor) -> Tensor:
+        return coefficient.expand(self._shape).flatten()[self._index]
+
+
+class SecureGatedActivation(SecureOperation[GatedActivation]):
     """ReLU of the neurons with a gate, gathered into one vector; a polynomial of the others, or nothing at all."""
 
-    def __init__(self, room: Room, program: Program, number: int) -> None:
-        super().__init__(room, program, number)
-        operation = program.operations[number]
-        if not isinstance(operation, GatedActivation):
-            raise TypeError(operation)
-        mask, self._cells = operation.mask.flatten(), operation.cells
+    def __init__(self, context: Context, program: Program, number: int) -> None:
+        super().__init__(context, program, number)
+        mask = self.operation.mask.flatten()
         self._gated, self._others = mask.nonzero().flatten(), (~mask).nonzero().flatten()
-        curved = operation.square is not None and len(self._others)
-        self._polynomial = Polynomial(room, operation, self._others) if curved else None
+        curved = self.operation.square is not None and len(self._others)
+        self._polynomial = Polynomial(context, self.operation, self._others) if curved else None
 
     def deal(self) -> None:
         """For both parts."""
-        self._relus: Relus | None = None
+        self._relus: ReLUs | None = None
         if len(self._gated):
-            self._relus = Relus(self.room, (self.room.images, len(self._gated)), self._cells)
+            self._relus = ReLUs(self.context, (self.context.images, len(self._gated)), self.operation.cells)
         if self._polynomial is not None:
             self._polynomial.deal()
 
-    def settle(self) -> None:
+    def precompute(self) -> None:
         """For the polynomial."""
         if self._polynomial is not None:
-            self._polynomial.settle()
+            self._polynomial.precompute()
 
     def run(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Both parts; what they open first goes in one round."""
+        """Both parts; their first openings go in one round."""
         x = inputs[0].flatten(1)
         result = x.clone()
         others = x[:, self._others]
@@ -46,44 +106,24 @@ class Gated(Step):
         if self._relus is not None:
             result[:, self._gated], opened = self._relus.run(x[:, self._gated], hidden)
         else:
-            opened = self.room.link.open(hidden) if hidden else []
+            opened = self.context.link.open(hidden) if hidden else []
         if self._polynomial is not None:
             result[:, self._others] = self._polynomial.run(others, opened[0])
         return result.view(inputs[0].shape)
 
+    @staticmethod
+    def online(operation: GatedActivation, opened: int) -> Part:
+        """The comparisons, both parts opened with their last round, and the bracket of the polynomial."""
+        gates, gated, others = operation.comparisons, operation.gated, _curved(operation)
+        first = comparison_cost(gates, gated + others) if gates else exchange(others)
+        return replace(first + exchange(others), products=gated + 2 * others)
 
-class Polynomial:
-    """(square x + linear) x + constant, by Horner: a truncation between the two products keeps them in range."""
+    @staticmethod
+    def dealt(operation: GatedActivation) -> int:
+        """One product of masks for a ReLU, two for a polynomial."""
+        return operation.comparisons * DEALT_WORDS + operation.gated + 2 * _curved(operation)
 
-    def __init__(self, room: Room, operation: GatedActivation, index: Tensor) -> None:
-        if operation.square is None or operation.linear is None or operation.constant is None:
-            raise TypeError(operation)
-        self._room, self._shape, self._index = room, operation.shape, index
-        self._square = room.secret(operation.square)
-        self._linear = self._gather(room.shared(operation.linear, 2 * BITS))
-        self._constant = self._gather(room.shared(operation.constant, 2 * BITS))
 
-    def deal(self) -> None:
-        """Masks for x and for what stands in the brackets."""
-        source, size = self._room.source, (self._room.images, len(self._index))
-        self._x, self._inner = source.fresh(size), source.fresh(size)
-        self._x_square = source.derived(size, lambda: self._x.value * self._gather(self._square.mask.value))
-        self._x_inner = source.derived(size, lambda: self._x.value * self._inner.value)
-
-    def settle(self) -> None:
-        """Put the opened coefficient into what was dealt for its mask."""
-        self._rest = self._x.share * self._gather(self._square.offset) + self._x_square.share + self._linear
-
-    def hide(self, x: Tensor) -> Tensor:
-        """What has to be opened of x before `run`."""
-        return x - self._x.share
-
-    def run(self, x: Tensor, offset: Tensor) -> Tensor:
-        """Open the bracket and multiply it by x."""
-        self._room.products += 2 * x.numel()
-        inner = truncate(offset * self._gather(self._square.share) + self._rest)
-        (opened,) = self._room.link.open([inner - self._inner.share])
-        return truncate(opened * x + offset * self._inner.share + self._x_inner.share + self._constant)
-
-    def _gather(self, coefficient: Tensor) -> Tensor:
-        return coefficient.expand(self._shape).flatten()[self._index]
+def _curved(operation: GatedActivation) -> int:
+    """Neurons with a polynomial."""
+    return operation.elements - operation.gated if operation.square is not None else 0

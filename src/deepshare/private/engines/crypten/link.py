@@ -19,14 +19,14 @@ _CONNECT = timedelta(seconds=60)
 _SILENCE = timedelta(minutes=30)
 
 
-class Link:
+class GlooLink:
     """One party's end. It counts payload: eight bytes for each number that this party sends.
 
-    Numbers go straight to the other party. What CrypTen uses, gloo's reductions, takes twice the delays, and the one
+    Numbers go straight to the other party. CrypTen's own choice, gloo's reductions, takes twice the delays, and the one
     towards a single party passes sums through the other, which would show half of the logits to the server.
 
     Args:
-        role: Who this is.
+        role: This party.
         addresses: Of all parties; they meet at the server's.
 
     Attributes:
@@ -106,7 +106,7 @@ class Link:
         except RuntimeError as error:
             raise ConnectionError("the connection to another party broke") from error
 
-    # CrypTen asks its communicator for these.
+    # CrypTen's interface of a communicator.
 
     def get_rank(self) -> int:
         """Number of this party."""

@@ -1,108 +1,98 @@
-"""What each process does, from connecting to the end."""
+"""One process of the engine, from connecting to the end."""
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from deepshare.private.engines.crypten.comparison import Comparator, import_crypten
-from deepshare.private.engines.crypten.context import Room
+from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.fixed import BITS, LIMIT, decode
-from deepshare.private.engines.crypten.gated import Gated
-from deepshare.private.engines.crypten.linear import Product
-from deepshare.private.engines.crypten.link import Link
-from deepshare.private.engines.crypten.options import provider
-from deepshare.private.engines.crypten.pooling import Largest
-from deepshare.private.engines.crypten.shared import Shared
-from deepshare.private.engines.crypten.step import Alone, Step
-from deepshare.private.engines.crypten.triples import Dealer, FirstParty, Seeded, Served, Source
-from deepshare.private.ir.program import (
-    Convolution,
-    GatedActivation,
-    Linear,
-    MaxPool,
-    Operation,
-    SharedActivation,
+from deepshare.private.engines.crypten.link import GlooLink
+from deepshare.private.engines.crypten.registry import implement
+from deepshare.private.engines.crypten.triples import (
+    CorrectedShares,
+    SeededShares,
+    TripleProvider,
+    TrustedFirstParty,
+    TrustedThirdParty,
 )
 from deepshare.private.ir.range_checks import check_images_below
 from deepshare.private.runtime.engine import Outcome, Part, Task
 
-_STEPS: dict[type[Operation], type[Step]] = {
-    Convolution: Product,
-    Linear: Product,
-    MaxPool: Largest,
-    SharedActivation: Shared,
-    GatedActivation: Gated,
-}
 
+def run(task: Task, provider: str, ready: Callable[[], None]) -> Outcome:
+    """Do one party's part; see `deepshare.private.runtime.engine.Engine.run`.
 
-def run(task: Task, ready: Callable[[], None]) -> Outcome:
-    """Do one party's part; see `deepshare.private.runtime.engine.Engine.run`."""
+    Args:
+        task: The task.
+        provider: The dealer of random numbers, tfp or ttp.
+        ready: Called once the parties are connected.
+    """
     if task.images is not None:
         check_images_below(task.images, LIMIT)
     import_crypten()
-    link = Link(task.role, task.addresses)
+    link = GlooLink(task.role, task.addresses)
     ready()
     with torch.no_grad():
-        outcome = _deal(task, link) if task.role == "dealer" else Party(task, link).run()
+        outcome = _deal(task, link) if task.role == "dealer" else ComputingParty(task, provider, link).run()
     link.part()
     return outcome
 
 
-def _deal(task: Task, link: Link) -> Outcome:
+def _deal(task: Task, link: GlooLink) -> Outcome:
     seeds = _seed(), _seed()
     link.send(torch.tensor([seeds[0]]), "server")
     link.send(torch.tensor([seeds[1]]), "client")
-    room = Room(Dealer(*seeds, link), link, task.count, None)
-    steps = _steps(task, room)
+    context = Context(TrustedThirdParty(*seeds, link), link, task.count, None)
+    operations = implement(task.program, context)
     for finished in task.program.finished():
-        steps.popleft().deal()
-        room.forget(finished)
+        operations.popleft().deal()
+        context.forget(finished)
     # The time is in the server's, who waits for it.
-    return Outcome(None, {}, Part(dealer_bytes=room.source.dealt))
+    return Outcome(None, {}, Part(dealer_bytes=context.triples.dealt))
 
 
-class Party:
+class ComputingParty:
     """The server or the client."""
 
-    def __init__(self, task: Task, link: Link) -> None:
+    def __init__(self, task: Task, provider: str, link: GlooLink) -> None:
         self._task, self._link = task, link
         self._clock = time.perf_counter()
         self._comparator = Comparator(link)
-        self._room = Room(_source(task, link), link, task.count, self._comparator)
-        self._steps = _steps(task, self._room)
-        self._room.open_secrets()
+        self._context = Context(_triples(task, provider, link), link, task.count, self._comparator)
+        self._operations = implement(task.program, self._context)
+        self._context.open_secrets()
         self._session = self._measured()
 
     def run(self) -> Outcome:
-        """One operation after the other: prepare it, meet, run it."""
+        """One operation after the other: preprocessing, a meeting, and the operation itself."""
         values: dict[int, Tensor] = {}
         layers, offline, logits = {}, Part(), None
         for number, finished in enumerate(self._task.program.finished()):
-            step = self._steps.popleft()
-            step.deal()
-            step.settle()
+            operation = self._operations.popleft()
+            operation.deal()
+            operation.precompute()
             self._link.meet()
             offline += self._measured()
-            inputs = [values[source] for source in step.inputs]
-            values[number] = step.run(inputs) if inputs else self._images()
-            if not self._steps:
+            inputs = [values[source] for source in operation.operation.inputs]
+            values[number] = operation.run(inputs) if inputs else self._images()
+            if not self._operations:
                 logits = self._reveal(values[number])
             layers[number] = self._measured()
-            self._room.forget(finished)
+            self._context.forget(finished)
             for source in finished:
                 del values[source]
-        offline += Part(dealer_bytes=self._room.source.dealt)
+        offline += Part(dealer_bytes=self._context.triples.dealt)
         return Outcome(logits, layers, offline, self._session, sum(part.seconds for part in layers.values()))
 
     def _images(self) -> Tensor:
         images = self._task.images
         if images is None:
             images = torch.empty(self._task.count, *self._task.program.input_size, device="meta")
-        return self._room.shared(images, BITS, owner=1)
+        return self._context.shared(images, BITS, owner=1)
 
     def _reveal(self, share: Tensor) -> Tensor | None:
         """Show the logits to the client alone."""
@@ -113,38 +103,30 @@ class Party:
         return decode(share + self._link.receive(share.shape, "server"))
 
     def _measured(self) -> Part:
-        """What happened since it was last asked."""
-        now, link, room = time.perf_counter(), self._link, self._room
+        """Everything since the last call."""
+        now, link, context = time.perf_counter(), self._link, self._context
         whose = {"server": "server_bytes", "client": "client_bytes"}[self._task.role]
         part = Part(
             now - self._clock,
             rounds=link.rounds,
             comparisons=self._comparator.comparisons,
-            products=room.products,
+            products=context.products,
             **{whose: link.sent},
         )
         self._clock = now
-        link.sent = link.rounds = self._comparator.comparisons = room.products = 0
+        link.sent = link.rounds = self._comparator.comparisons = context.products = 0
         return part
 
 
-def _steps(task: Task, room: Room) -> deque[Step]:
-    """A step for each operation; they are thrown away when they are done, with what was dealt for them."""
-    program = task.program
-    return deque(
-        _STEPS.get(type(operation), Alone)(room, program, number) for number, operation in enumerate(program.operations)
-    )
-
-
-def _source(task: Task, link: Link) -> Source:
-    if provider(task.options) == "ttp":
+def _triples(task: Task, provider: str, link: GlooLink) -> TripleProvider:
+    if provider == "ttp":
         seed = int(link.receive((1,), "dealer"))
-        return Served(seed, link) if task.role == "server" else Seeded(seed)
+        return CorrectedShares(seed, link) if task.role == "server" else SeededShares(seed)
     if task.role == "client":
-        return Seeded(int(link.receive((1,), "server")))
+        return SeededShares(int(link.receive((1,), "server")))
     seed = _seed()
     link.send(torch.tensor([seed]), "client")
-    return FirstParty(_seed(), seed)
+    return TrustedFirstParty(_seed(), seed)
 
 
 def _seed() -> int:

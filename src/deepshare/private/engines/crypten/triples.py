@@ -1,8 +1,8 @@
-"""Where correlated randomness comes from.
+"""Providers of correlated randomness.
 
 All processes ask for the same masks in the same order, the dealer too, so that nobody has to tell it what is needed.
-The client draws all its shares from a seed. The server gets, for each mask that depends on others, what is missing to
-its value: these are the bytes that a dealer sends, or that a first party would send if it were someone else.
+The client draws all its shares from a seed. For each mask that depends on others the server gets a correction, the rest
+of its value: these are the bytes that a dealer sends, or that a first party would send if it were someone else.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.crypten.link import Link
+from deepshare.private.engines.crypten.link import GlooLink
 
 
 class Mask:
@@ -19,7 +19,7 @@ class Mask:
 
     Args:
         share: This party's share; None in the dealer.
-        value: The numbers; None in who must not know them.
+        value: The numbers; None in a process that must not know them.
     """
 
     def __init__(self, share: Tensor | None, value: Tensor | None) -> None:
@@ -41,8 +41,8 @@ class Mask:
         return Mask(share, value)
 
 
-class Source(ABC):
-    """Deals masks. Shares add up, or give the value by exclusive or.
+class TripleProvider(ABC):
+    """Provides masks. Shares add up, or give the value by exclusive or.
 
     Attributes:
         dealt: Bytes sent to the server, or that would be.
@@ -59,7 +59,7 @@ class Source(ABC):
         """Shares of a function of other masks' values, which is called where they are known."""
 
 
-class FirstParty(Source):
+class TrustedFirstParty(TripleProvider):
     """The server where it is trusted: it knows all values, and the client's seed."""
 
     def __init__(self, own: int, client: int) -> None:
@@ -80,7 +80,7 @@ class FirstParty(Source):
         return Mask(value ^ theirs if xor else value - theirs, value)
 
 
-class Seeded(Source):
+class SeededShares(TripleProvider):
     """The client: its shares come from its seed, whoever deals."""
 
     def __init__(self, seed: int) -> None:
@@ -95,10 +95,10 @@ class Seeded(Source):
         return Mask(_draw(self._generator, size), None)
 
 
-class Served(Seeded):
+class CorrectedShares(SeededShares):
     """The server where a third party deals."""
 
-    def __init__(self, seed: int, link: Link) -> None:
+    def __init__(self, seed: int, link: GlooLink) -> None:
         super().__init__(seed)
         self._link = link
 
@@ -107,20 +107,20 @@ class Served(Seeded):
         return Mask(self._link.receive(size, "dealer"), None)
 
 
-class Dealer(Source):
+class TrustedThirdParty(TripleProvider):
     """The third party: it knows both seeds, and so all values."""
 
-    def __init__(self, server: int, client: int, link: Link) -> None:
+    def __init__(self, server: int, client: int, link: GlooLink) -> None:
         self._server, self._client, self._link = _generator(server), _generator(client), link
 
     def fresh(self, size: Sequence[int], xor: bool = False, bits: int = 64) -> Mask:
-        """What the two draw, together."""
+        """The draws of both, combined."""
         first, second = _draw(self._server, size, bits), _draw(self._client, size, bits)
         value = first ^ second if xor else first + second
         return Mask(None, value)
 
     def derived(self, size: Sequence[int], function: Callable[[], Tensor], xor: bool = False) -> Mask:
-        """The server is sent what is missing to what the client draws."""
+        """The server is sent the rest beside the share that the client draws."""
         value, theirs = function(), _draw(self._client, size)
         self._link.send(value ^ theirs if xor else value - theirs, "server")
         self.dealt += value.nbytes

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from deepshare import plan, share, zoo
-from deepshare.private.ir.program import GatedActivation, Program, SharedActivation
+from deepshare.private.engines.crypten.registry import IMPLEMENTATIONS
+from deepshare.private.ir.program import OPERATIONS, GatedActivation, Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, find_engine
 
@@ -80,3 +81,7 @@ def test_an_outline_is_enough(programs: dict[str, Program]) -> None:
     engine = find_engine("crypten")
     for program in programs.values():
         assert engine.predict(program.outline(), 2, {}) == engine.predict(program, 2, {})
+
+
+def test_every_operation_has_an_implementation() -> None:
+    assert set(IMPLEMENTATIONS) == set(OPERATIONS)
