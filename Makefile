@@ -44,7 +44,7 @@ install: $(READY)
 $(READY): pyproject.toml constraints.txt $(wildcard dev/torchvision_cpu.*)
 	@echo "installing into .venv, which takes a few minutes; pip will say that packages which crypten asks for are missing"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,cluster,$(ENGINES)dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,cluster,2pc,$(ENGINES)dev]'
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt crypten
 	$(BIN)/python -m pip install --quiet -c constraints.txt omegaconf antlr4-python3-runtime pyyaml onnx
 	cp dev/torchvision_cpu.* "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
