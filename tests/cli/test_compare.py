@@ -17,7 +17,7 @@ def test_run_list_and_show(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
     lines = ran.err.splitlines()
     assert lines[0] == "few-teacher-seed0 (1 of 8, about 1.0 min)"
     assert [line.split()[0] for line in lines[1:3]] == ["plain", "plain"]
-    assert lines[-1] == "stopped before the next run, as asked; the same command goes on"
+    assert lines[-1] == "stopped before the next run, as requested; run the same command to continue"
     assert "DeepShare" in ran.out
     assert ran.out.endswith("written to results/compare/digits/README.md\n")
     results = sorted(file.name for file in Path("results/compare/digits").iterdir())

@@ -126,7 +126,7 @@ def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:
         (["--dry-run"], ["--recipe", "--model and --data"]),
         (
             ["-r", "digits", "--out", "/nonexistent/run", "--resume"],
-            ["no run in /nonexistent/run", "leave out --resume"],
+            ["no run in /nonexistent/run", "omit --resume"],
         ),
         (["-r", "digits", "--dry-run", "--model", "resnet18"], ["images of 1x8x8", "--model.arguments.channels 1"]),
         (["-r", "digits", "--dry-run", "--data", "/nonexistent/pictures"], ["no folder /nonexistent/pictures"]),

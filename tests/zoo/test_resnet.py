@@ -83,7 +83,7 @@ def test_starts_from_he_values() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"depth": 20}, "no depth 20; take one of 10, 18, 34"),
+        ({"depth": 20}, "no depth 20: give one of 10, 18, 34"),
         ({"width": 0}, "width must be a whole number of at least 1, not 0"),
         ({"num_classes": 1.5}, "num_classes must be a whole number of at least 1, not 1.5"),
         ({"channels": True}, "channels must be"),

@@ -61,7 +61,7 @@ def test_takes_both_image_sizes(size: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"depth": 20}, "no depth 20; take 10, 16, 22"),
+        ({"depth": 20}, "no depth 20: give 10, 16, 22"),
         ({"depth": 4}, "no depth 4"),
         ({"widen": -1}, "widen must be a whole number of at least 1, not -1"),
     ],

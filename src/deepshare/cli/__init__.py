@@ -1,7 +1,7 @@
-"""The command line: one file for each verb, and the only place that prints.
+"""Command line: one file per verb, and the only room that prints.
 
-A verb is a function with a Google docstring; `app.command(...)` below makes it known. Verbs import torch, and whatever
-imports torch, inside the function: `--help` must answer at once.
+A verb is a function with a Google docstring, registered below with `app.command(...)`. Verbs import torch, and modules
+that import it, inside the function, so that `--help` is fast.
 """
 
 import os
@@ -45,14 +45,14 @@ app.command(report, usage="Usage: deepshare report [OPTIONS] RUN [RUN...]")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; what the user can mend becomes one line on stderr and exit code 2."""
+    """Run one command; a user's error becomes one line on stderr and exit code 2."""
     try:
         app(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (CycloptsError, DeepShareError) as error:
         if getattr(error, "told", False):
-            sys.exit(0)  # the first process says it; whoever started this one would kill that for a code of ours
+            sys.exit(0)  # the first process reports it; an exit code of ours would make the launcher kill that one
         print(f"deepshare: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

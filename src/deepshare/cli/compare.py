@@ -1,4 +1,4 @@
-"""`deepshare compare`: the methods of a study, run one after the other or as jobs, and their results so far."""
+"""`deepshare compare`: a study of several methods, run in sequence or as jobs, and its results."""
 
 import json
 import sys
@@ -40,37 +40,37 @@ def compare(
     download: Flag = False,
     as_json: Json = False,
 ) -> None:
-    """Compare methods on one network and one data set: run what a study still has to run, and show its results.
+    """Compare methods on one network and one data set: execute the open runs of a study and show its results.
 
-    Runs go one after the other; each result is one JSON file. Started again
-    after a kill, it goes on where it was, and skips what has a result. After
-    every run it writes the page README.md and the plots beside the results.
+    Runs are executed in sequence; each result is one JSON file. Started again
+    after a kill, it resumes and skips finished runs. After every run it
+    writes the page README.md and the plots next to the results.
 
-    With --launch, runs are jobs of their own, behind that of their teacher:
-    on this machine, which it waits for, or on a cluster with SLURM, which it
-    does not. What else sbatch should know is given as it reads it from the
-    environment, such as SBATCH_ACCOUNT.
+    With --launch, runs are separate jobs that wait for their teacher: on this
+    machine, until all have ended, or on a SLURM cluster, without waiting.
+    sbatch reads further options from the environment, such as
+    SBATCH_ACCOUNT.
 
     Args:
         study: The name of a study (small, fair, paper, digits) or a TOML file.
-        show: Run nothing: show the results so far (--json: as JSON), and write the page and the plots.
-        show_list: Run nothing: list which runs are finished, running and open.
-        dry_run: Train one batch of every phase of every method, and keep nothing.
-        only: Run these methods only, and the teacher: --only A B.
-        minutes: Start no run that would probably not be finished within so many minutes from now.
-        limit: Do at most so many runs.
+        show: Run nothing; show the results so far (--json: as JSON) and write the page and the plots.
+        show_list: Run nothing; list finished, running and open runs.
+        dry_run: Train one batch of every phase of every method and write nothing.
+        only: Run only these methods and the teacher: --only A B.
+        minutes: Start no run that is not expected to finish within this many minutes from now.
+        limit: Maximum number of runs.
         launch: Start runs as jobs: on this machine (local), or on a cluster (slurm).
-        at_once: Jobs at the same time; by default two on this machine, and as many as it likes on a cluster.
-        partition: Of the cluster, for --launch slurm.
-        hours: Time limit of a job, after which it is queued again and goes on, for --launch slurm; by default 24.
-        gpus: GPUs of a job, 0 or 1, for --launch slurm; by default 1.
-        cores: CPU cores of a job, for --launch slurm; by default 4.
-        teacher: The run folder of a trained plain network to learn from; by default it is trained first.
-        precision: Of the forward and backward pass; bf16-mixed is faster where the processor has bfloat16.
-        out: Folder of results, and of the teacher's weights; by default results/compare/STUDY.
-        work: Folder of run folders; by default runs/compare/STUDY.
-        data_dir: Where data sets are.
-        download: Fetch a data set that is not there.
+        at_once: Maximum number of concurrent jobs; by default two on this machine, unlimited on a cluster.
+        partition: Partition of the cluster, for --launch slurm.
+        hours: Time limit of a job, which is then requeued and resumes, for --launch slurm; by default 24.
+        gpus: GPUs per job, 0 or 1, for --launch slurm; by default 1.
+        cores: CPU cores per job, for --launch slurm; by default 4.
+        teacher: Run folder of a trained plain network to use as the teacher; by default it is trained first.
+        precision: Precision of the forward and backward pass; bf16-mixed is faster on processors with bfloat16.
+        out: Folder of the results and the teacher's weights; by default results/compare/STUDY.
+        work: Folder of the run folders; by default runs/compare/STUDY.
+        data_dir: Folder of data sets.
+        download: Download a missing data set.
     """
     if show + show_list + dry_run > 1:
         raise DeepShareError("give only one of --show, --list and --dry-run")
@@ -109,10 +109,10 @@ def compare(
 def check_launch(
     launch: Launch | None, minutes: float | None, at_once: int | None, wishes: dict[str, Any], *, idle: bool
 ) -> None:
-    """See whether flags go together.
+    """Check that the flags can be combined.
 
     Raises:
-        DeepShareError: Some do not.
+        DeepShareError: Some cannot.
     """
     given = [flag for flag, value in wishes.items() if value is not None]
     if given and launch != "slurm":
@@ -122,7 +122,7 @@ def check_launch(
     if launch and idle:
         raise DeepShareError("--launch runs a study: it does not go with --show, --list or --dry-run")
     if launch and minutes is not None:
-        raise DeepShareError("--minutes is for runs one after the other: with --launch give --limit")
+        raise DeepShareError("--minutes is for runs in sequence: with --launch give --limit")
     least = {"at-once": (at_once, 1), "hours": (wishes["hours"], 1e-9), "cores": (wishes["cores"], 1)}
     wrong = [flag for flag, (value, low) in least.items() if value is not None and value < low]
     if wrong:
@@ -132,7 +132,7 @@ def check_launch(
 
 
 def run_queue(queue: "Queue", limits: "Limits", at_once: int | None) -> None:
-    """Run what is open, one after the other or several at a time, telling on stderr."""
+    """Execute open runs, in sequence or several at a time, with progress on stderr."""
     from deepshare.cli.progress import make_reporter
     from deepshare.study.compare.launch.local import run_local
     from deepshare.study.compare.results import save
@@ -147,16 +147,16 @@ def run_queue(queue: "Queue", limits: "Limits", at_once: int | None) -> None:
         else:
             end = run_local(queue, limits, at_once, make_reporter, tell)
     except KeyboardInterrupt:
-        print("stopped: the same command goes on after the last epoch", file=sys.stderr)
+        print("stopped: run the same command to continue after the last epoch", file=sys.stderr)
         raise
     if end == "stopped":
-        print("stopped before the next run, as asked; the same command goes on", file=sys.stderr)
+        print("stopped before the next run, as requested; run the same command to continue", file=sys.stderr)
     elif end == "elsewhere":
         print("other processes are at what is left", file=sys.stderr)
 
 
 def submit(queue: "Queue", limits: "Limits", at_once: int | None, wishes: dict[str, Any]) -> None:
-    """Submit what is open to SLURM, telling on stderr."""
+    """Submit open runs to SLURM, with progress on stderr."""
     from deepshare.cli.progress import make_reporter
     from deepshare.study.compare.launch import slurm
 
@@ -169,7 +169,7 @@ def submit(queue: "Queue", limits: "Limits", at_once: int | None, wishes: dict[s
 
 
 def show_results(queue: "Queue", as_json: bool) -> None:
-    """Print the results so far, and write the page and the plots."""
+    """Print the results so far and write the page and the plots."""
     from deepshare.study.compare.page import as_text, tables
     from deepshare.study.compare.queue import make_folder
     from deepshare.study.compare.results import save
@@ -187,7 +187,7 @@ def show_results(queue: "Queue", as_json: bool) -> None:
 
 
 def list_runs(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
-    """Print what has become of every run, or of those of some methods."""
+    """Print the state of every run, or of those of some methods."""
     from deepshare.study.compare.page import progress
     from deepshare.text import table
 
@@ -203,7 +203,7 @@ def list_runs(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
 
 
 def try_all(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
-    """Train one batch of everything, and print what can be run."""
+    """Train one batch of every run and print the outcome."""
     from deepshare.study.compare.jobs import kinds
     from deepshare.study.compare.run import dry_run
 
@@ -220,7 +220,7 @@ def try_all(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
 
 
 def describe(outcome: "Outcome") -> str:
-    """An outcome in a few words."""
+    """Summarise an outcome in a few words."""
     from deepshare.study.compare.rows import took
 
     if outcome.run is None:

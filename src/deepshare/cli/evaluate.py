@@ -1,4 +1,4 @@
-"""`deepshare eval`: a finished run on its test images."""
+"""`deepshare eval`: accuracy of a finished run on its test images."""
 
 import json
 from dataclasses import asdict
@@ -23,11 +23,11 @@ def evaluate(
 
     Args:
         run: The run folder.
-        data_dir: Where data sets are.
-        best: Take the weights that were best on the validation images instead of the last.
-        evaluation: For segmentation: judge masks at their own size, with logits of the whole image scaled back, or
-            those of overlapping crops averaged; by default as the recipe says.
-        batch: Images at a time.
+        data_dir: Folder of data sets.
+        best: Use the weights with the best validation score instead of the last.
+        evaluation: For segmentation: count pixels at the masks' own size, with logits of the whole image resized, or
+            averaged over overlapping crops; by default that of the recipe.
+        batch: Batch size.
     """
     from deepshare.sharing.convert import count_gates
     from deepshare.training.build import load

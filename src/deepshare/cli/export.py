@@ -1,4 +1,4 @@
-"""`deepshare export`: a shared network as an ONNX file."""
+"""`deepshare export`: ONNX export of a shared network."""
 
 import json
 import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from deepshare.sharing.plan import Plan
 
-Source = Annotated[str, Parameter(name="MODEL", help="A network by name, or the folder of a finished run.")]
+Source = Annotated[str, Parameter(name="MODEL", help="Name of a network, or the folder of a finished run.")]
 
 
 def export(
@@ -29,14 +29,14 @@ def export(
     relu6_to_relu: Relu6ToRelu = False,
     as_json: Json = False,
 ) -> None:
-    """Write a shared network to an ONNX file, and count the comparisons in it.
+    """Export a shared network to ONNX and check the comparisons in the graph.
 
-    A network by name needs a plan. The folder of a run has all: leave out every option but --out and --json.
+    A network by name needs a plan. The folder of a run has everything: give no options but --out and --json.
 
     Args:
         out: ONNX file to write.
-        plan: Plan file that deepshare plan wrote for this network; it also says the input size.
-        weights: Weights as a safetensors file, of the shared network or of the plain one; by default random.
+        plan: Plan file of this network, from deepshare plan; it also sets the input size.
+        weights: Safetensors file of the shared or of the plain network; by default random weights.
         classes: Classes that the network tells apart, if not its usual number.
     """
     check_writable(out)
@@ -65,10 +65,10 @@ def export(
 
 
 def share_and_fill(plain: "nn.Module", plan: "Plan", weights: Path | None) -> "nn.Module":
-    """Share the gates of a network, and load the weights of the shared or of the plain network.
+    """Share the gates of a network and load weights of the shared or of the plain network.
 
     Raises:
-        CheckpointError: The file cannot be read or holds the weights of another network.
+        CheckpointError: The file cannot be read or has the weights of another network.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

@@ -1,4 +1,4 @@
-"""`deepshare inspect`: where a network compares."""
+"""`deepshare inspect`: the ReLUs of a network."""
 
 import json
 
@@ -8,7 +8,7 @@ from deepshare.cli.options import InputSize, Json, Model, Relu6ToRelu, build, si
 def inspect(
     model: Model, /, *, input_size: InputSize = None, relu6_to_relu: Relu6ToRelu = False, as_json: Json = False
 ) -> None:
-    """List every ReLU call of a network, and what else in it compares."""
+    """List every ReLU call of a network, and its other operations that compare."""
     size = size_of(model, input_size)
     from deepshare import find_sites
 

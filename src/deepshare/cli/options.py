@@ -1,4 +1,4 @@
-"""Arguments that several verbs take, and what is made of them."""
+"""Arguments shared by several verbs."""
 
 import re
 import tempfile
@@ -21,11 +21,11 @@ Model = Annotated[
 ]
 InputSize = Annotated[
     str | None,
-    Parameter(
-        metavar="CxHxW", help="Channels, height and width of one image; by default what the network is made for."
-    ),
+    Parameter(metavar="CxHxW", help="Channels, height and width of one image; by default the network's own."),
 ]
-Relu6ToRelu = Annotated[Flag, Parameter(help="Turn every ReLU6 into a ReLU first, so that its gate can be shared too.")]
+Relu6ToRelu = Annotated[
+    Flag, Parameter(help="Replace every ReLU6 by a ReLU first, so that its gate can be shared too.")
+]
 Json = Annotated[Flag, Parameter(name="--json", help="Print JSON.")]
 
 
@@ -38,10 +38,10 @@ def build(model: str, *, relu6_to_relu: bool, **arguments: Any) -> "nn.Module":
 
 
 def size_of(model: str, input_size: str | None) -> tuple[int, int, int]:
-    """Read an input size such as 3x32x32; without one, the network's own.
+    """Parse an input size such as 3x32x32; by default the network's own.
 
     Raises:
-        DeepShareError: The text says something else.
+        DeepShareError: The text is not an input size.
     """
     if input_size is None:
         from deepshare import zoo
@@ -55,10 +55,10 @@ def size_of(model: str, input_size: str | None) -> tuple[int, int, int]:
 
 
 def check_writable(path: Path) -> None:
-    """Find out before any work whether a file can be written.
+    """Check before any work that a file can be written.
 
     Raises:
-        DeepShareError: Says what stands in the way.
+        DeepShareError: It cannot; the message states the reason.
     """
     if path.is_dir():
         raise DeepShareError(f"cannot write {path}: it is a folder: give the name of a file")

@@ -1,4 +1,4 @@
-"""`deepshare plan`: which sites share gates within a budget."""
+"""`deepshare plan`: a plan of shared gates within a budget."""
 
 import json
 import sys
@@ -42,25 +42,25 @@ def plan(
     data_dir: Annotated[Path | None, Parameter(group=SNL)] = None,
     resume: Annotated[Flag, Parameter(group=SNL)] = False,
 ) -> None:
-    """Plan how a network shares its gates within a budget, and show the plan.
+    """Plan the sharing of a network's gates within a budget, and print the plan.
 
     Args:
-        budget: Gates to spend: a count such as 6000, or a share of all ReLUs such as 1.2%.
+        budget: Number of gates, such as 6000, or a percentage of all ReLUs, such as 1.2%.
         allocate: How the budget is divided: uniform, senet or snl-densities (shipped for some networks), snl, or a
             JSON file with one count for each site, {"layer1.0.act1": 655, ...}.
-        no_layer_sharing: Share across channels only.
-        max_group: At most so many sites share the gates of one.
-        per_block: Share across layers only within a residual block.
-        patch: Side of square patches whose neurons share a gate, too.
-        first_site_only: Sites that share gates weigh what the first of them weighs, not their sum.
-        recipe: Plan the network of a recipe, with its arguments, for images of its size and as its [budget] says where
-            no flag says otherwise; for snl it also says how to train, and on which data.
-        cost: Predict what private inference costs with this engine, beside the network with all its ReLUs: crypten,
+        no_layer_sharing: Share gates across channels only.
+        max_group: Maximum number of sites in a group.
+        per_block: Share gates across layers only within a residual block.
+        patch: Side of square patches whose neurons also share a gate.
+        first_site_only: The weight of a group is that of its first site, not the sum.
+        recipe: Plan the network of a recipe, with its arguments, image size and [budget]; flags take precedence. For
+            snl it also sets the training and the data.
+        cost: Predict the cost of private inference with this engine, next to the network with all its ReLUs: crypten,
             gateshare, spu-cheetah or spu-semi2k.
-        out: File to write the plan to.
-        run: Folder for the training; its snl/counts.json can be given to --allocate another time.
-        data_dir: Where data sets are.
-        resume: Go on with the training in the folder.
+        out: File for the plan.
+        run: Folder for the training; --allocate also accepts its snl/counts.json.
+        data_dir: Folder of data sets.
+        resume: Resume the training in the folder.
     """
     if out is not None:
         check_writable(out)
@@ -86,7 +86,7 @@ def plan(
     if allocate == "snl" and chosen and run:
         feed = feed_of(chosen, data_dir, input_size)
         wanted = feed.input_size
-        divide(network, wanted, budget, None, **options)  # what cannot be met is refused before anything is trained
+        divide(network, wanted, budget, None, **options)  # refuse an impossible budget before any training
         shares: Mapping[str, float] | None = counts_by_snl(chosen, run, feed, resume)
     else:
         from deepshare.sharing.sites import find_sites
@@ -103,7 +103,7 @@ def plan(
 
 
 def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) -> str:
-    """A plan and what it saves with an engine."""
+    """Format a plan with the predicted cost on an engine."""
     from deepshare import share
     from deepshare.private.cost import predict
     from deepshare.private.formatting import cost_comparison, cost_dict
@@ -119,12 +119,12 @@ def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) ->
 
 
 def given(**values: object) -> dict[str, object]:
-    """The values that are not None."""
+    """Drop values that are None."""
     return {key: value for key, value in values.items() if value is not None}
 
 
 def recipe_of(model: str, recipe: str, budget: Mapping[str, object], relu6_to_relu: bool) -> "Recipe":
-    """A recipe for this network and budget; its arguments are for its own network."""
+    """Load a recipe for this network and budget; its model arguments apply only to its own network."""
     from deepshare.training.recipe.files import changed, load_recipe
 
     changes = {f"budget.{key}": value for key, value in budget.items()}
@@ -134,20 +134,20 @@ def recipe_of(model: str, recipe: str, budget: Mapping[str, object], relu6_to_re
 
 
 def network_of(recipe: "Recipe") -> "nn.Module":
-    """The network of a recipe."""
+    """Build the network of a recipe."""
     from deepshare.training.build import build
 
     return build(recipe.model)
 
 
 def options_of(recipe: "Recipe") -> dict[str, Any]:
-    """What a recipe says of its plan."""
+    """Planning options of a recipe."""
     limits = recipe.budget.of_plan if recipe.budget else {}
     return {**limits, "mapping": recipe.method.mapping, "affine": recipe.method.affine}
 
 
 def size_in(recipe: "Recipe", input_size: str | None) -> tuple[int, ...]:
-    """The size that was given, or else that of a recipe's images."""
+    """Parse the given input size, or return that of a recipe's images."""
     from deepshare.data.pictures import height_and_width
 
     channels, *_ = wanted = size_of(recipe.model.name, input_size)
@@ -168,7 +168,7 @@ def feed_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -> 
 
 
 def counts_by_snl(recipe: "Recipe", run: Path, feed: "Feed", resume: bool) -> Mapping[str, float]:
-    """Train the network of a recipe and let SNL find how many gates each site wants."""
+    """Train the network of a recipe with SNL and return the gates of each site."""
     from deepshare.cli.progress import make_reporter
     from deepshare.training.api import allocate
 

@@ -1,4 +1,4 @@
-"""`deepshare private`: a trained network applied to images that its owner never sees."""
+"""`deepshare private`: private inference with a trained network."""
 
 import json
 import sys
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 # The engine of `outline`, `deal` and `--pool`: the one with preprocessing by a dealer.
 DEALT = "gateshare"
 
-private = App(name="private", help="Run a trained network on images without showing either to the other party.")
+private = App(name="private", help="Private inference: the server keeps its weights, the client its images.")
 
 Engines = Annotated[str, Parameter(name=["--engine", "-e"], help="crypten, gateshare, spu-cheetah or spu-semi2k.")]
 Provider = Annotated[
     str | None,
-    Parameter(help="Who makes crypten's random triples: tfp (the server itself, the default) or ttp (a third party)."),
+    Parameter(help="Source of crypten's triples: tfp (the server, the default) or ttp (a third party)."),
 ]
 Images = Annotated[
-    list[Path] | None, Parameter(consume_multiple=True, help="Pictures; without any, test images of the data set.")
+    list[Path] | None, Parameter(consume_multiple=True, help="Image files; by default test images of the data set.")
 ]
-Fit = Annotated[Flag, Parameter(help="Scale and cut pictures of another size.")]
-Best = Annotated[Flag, Parameter(help="Take the weights that were best on the validation images.")]
-Layers = Annotated[Flag, Parameter(help="Show what each layer cost.")]
+Fit = Annotated[Flag, Parameter(help="Resize and crop images of another size.")]
+Best = Annotated[Flag, Parameter(help="Use the weights with the best validation score.")]
+Layers = Annotated[Flag, Parameter(help="Show the cost of each layer.")]
 Labels = Annotated[
     Path | None,
-    Parameter(name=["--out", "-o"], help="PNG for the classes of the pixels, where the network finds one for each."),
+    Parameter(name=["--out", "-o"], help="PNG for the classes of the pixels, for a segmentation network."),
 ]
 TlsFolder = Annotated[
-    Path | None, Parameter(name="--tls", help="Folder with certificates of this party: see private keys.")
+    Path | None, Parameter(name="--tls", help="Folder with the certificates of this party; see private keys.")
 ]
 PoolFolder = Annotated[
-    Path | None, Parameter(name="--pool", help="Folder of this party with what was dealt beforehand: see private deal.")
+    Path | None, Parameter(name="--pool", help="Folder with the dealt pool of this party; see private deal.")
 ]
 
 
@@ -63,12 +63,12 @@ def run(
     layers: Layers = False,
     as_json: Json = False,
 ) -> None:
-    """Run all parties on this machine, each in a process of its own, and show what they found and what it cost.
+    """Run all parties on this machine, each in a separate process, and show the classes and the cost.
 
     Args:
-        run: The folder of a finished run.
-        samples: How many test images to take where no pictures are given.
-        data_dir: Where data sets are.
+        run: Folder of a finished run.
+        samples: Number of test images, if no image files are given.
+        data_dir: Folder of data sets.
     """
     from deepshare.private.api import run as run_program
     from deepshare.private.run_folder import from_run
@@ -96,15 +96,15 @@ def serve(
     pool: PoolFolder = None,
     best: Best = False,
 ) -> None:
-    """Answer clients on other machines until interrupted; they never see the weights.
+    """Serve clients on other machines until interrupted, without revealing the weights.
 
-    Who could see the images depends on the engine: gateshare, with a dealer's pools, and spu-cheetah hide them from a
-    curious server; crypten and spu-semi2k are for measuring.
+    The engine determines the protection of the images: gateshare, with a dealer's pools, and spu-cheetah hide them from
+    a semi-honest server; crypten and spu-semi2k are for measuring.
 
     Args:
-        run: The folder of a finished run.
-        host: Address to listen on; 0.0.0.0 for all.
-        port: Port to listen on; engines open further ports of their own, all but gateshare on both machines.
+        run: Folder of a finished run.
+        host: Address to listen on; 0.0.0.0 for all interfaces.
+        port: Port to listen on. Engines open further ports: gateshare on the server only, all others on both machines.
     """
     from deepshare.private.remote.server import ModelServer
     from deepshare.private.remote.tls import tls_of
@@ -123,14 +123,14 @@ def serve(
     chosen.check(program, options)
     warn(chosen)
     if certificates is None and host not in ("127.0.0.1", "::1", "localhost"):
-        note("without --tls anybody on the way can listen and ask")
+        note("without --tls anyone on the network can listen and send requests")
     elif certificates is not None and not chosen.encrypts:
-        note(f"--tls protects what the parties agree on; engine {engine} sends its shares without it")
+        note(f"--tls protects only the handshake; engine {engine} sends its shares unencrypted")
     server = ModelServer(
         engine=chosen, options=options, program=program, about=about, tls=certificates, log=note, pool=pool
     )
     with server.listen(host, port) as listening:
-        note(f"serving {run} on {host}:{port} with {engine}: {program.comparisons:,} gates an image; Ctrl-C ends it")
+        note(f"serving {run} on {host}:{port} with {engine}: {program.comparisons:,} gates per image; stop with Ctrl-C")
         try:
             listening.serve_forever()
         except KeyboardInterrupt:
@@ -139,7 +139,7 @@ def serve(
 
 @private.command
 def ask(
-    images: Annotated[list[Path], Parameter(help="Pictures.")],
+    images: Annotated[list[Path], Parameter(help="Image files.")],
     /,
     *,
     server: str,
@@ -152,12 +152,12 @@ def ask(
     layers: Layers = False,
     as_json: Json = False,
 ) -> None:
-    """Ask a server for the classes of pictures that it never sees.
+    """Classify images with a server, without revealing them.
 
     Args:
         server: HOST:PORT of deepshare private serve.
-        engine: The engine that is trusted; a server with another one is refused. Without it the server's is taken.
-        plan: A plan file; a server with another plan is refused.
+        engine: Required engine; a server with another one is refused. By default any.
+        plan: Plan file; a server with another plan is refused.
     """
     from deepshare.private.remote.client import connected
     from deepshare.private.remote.tls import tls_of
@@ -181,52 +181,52 @@ def ask(
 
 @private.command
 def outline(run: Path, out: Path, /, *, samples: int = 0, data_dir: Path | None = None, best: Best = False) -> None:
-    """Write what a dealer has to know of a network for engine gateshare: its outline and number format, no weights.
+    """Write the public outline of a network for the dealer of gateshare: layers and number format, no weights.
 
     Args:
-        run: The folder of a finished run.
+        run: Folder of a finished run.
         out: File to write.
-        samples: How many training images to measure the range of numbers on; 0 takes synthetic ones, which reach as
-            far as normalised images do.
-        data_dir: Where data sets are.
+        samples: Number of training images for calibrating the range of numbers; 0 uses synthetic images that cover the
+            range of normalised ones.
+        data_dir: Folder of data sets.
     """
     from deepshare.private.run_folder import from_run, training_images
 
     if samples < 0:
-        raise EngineError(f"{samples} samples: give how many training images to measure on, or 0 for synthetic ones")
+        raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
     program, _ = from_run(run, best=best)
     _preprocessing().write_outline(out, program, training_images(run, samples, data_dir) if samples else None)
-    print(f"{out} is public: give it to the dealer, for deepshare private deal")
+    print(f"{out} is public: give it to the dealer for deepshare private deal")
 
 
 @private.command
 def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) -> None:
-    """Prepare random numbers for some images of engine gateshare: OUT/server for one party, OUT/client for the other.
+    """Deal the randomness of gateshare for a number of images: OUT/server for one party, OUT/client for the other.
 
-    Who deals could read everything together with either party: it has to be somebody whom both trust. A few lots more
-    than images are dealt, since a client cannot use every lot.
+    Together with either party the dealer could read everything, so both must trust it. It deals some more lots than
+    images, since a client cannot use every lot.
 
     Args:
-        outline: The file that private outline wrote.
+        outline: File from private outline.
         out: Folder to write.
-        images: How many images can be asked with it, by each client.
-        clients: For how many clients of the same server; the folders of several are OUT/client-1, OUT/client-2 ...
+        images: Number of images per client.
+        clients: Number of clients of the server; several have the folders OUT/client-1, OUT/client-2 ...
     """
     if images < 1 or clients < 1:
         raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
     spare = _preprocessing().deal(outline, out, images=images, clients=clients, told=_progress)
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
-    print(f"{spare:,} lots more than images, as a client cannot use every lot: too few in one of a million pools")
+    print(f"{spare:,} more lots than images, since a client cannot use every lot: too few in one of a million pools")
 
 
 @private.command
 def keys(folder: Path, /, *, host: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None) -> None:
-    """Make certificates for a trial, for 30 days: FOLDER/server for one party, FOLDER/client for the other.
+    """Create certificates for a trial, valid for 30 days: FOLDER/server for one party, FOLDER/client for the other.
 
     Args:
-        folder: Where to write them.
-        host: Names and addresses that clients will reach the server by; localhost and 127.0.0.1 by default.
+        folder: Folder to write.
+        host: Host names and addresses of the server; by default localhost and 127.0.0.1.
     """
     from deepshare.private.remote.tls import make_keys
 
@@ -249,12 +249,12 @@ def _progress(lots: int, total: int) -> None:
 
 
 def note(text: str) -> None:
-    """Say something beside the result."""
+    """Print a note to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def warn(engine: "Engine") -> None:
-    """Say what an engine does not protect."""
+    """Print the trust assumptions of an engine."""
     note(f"{engine.name}: {engine.trust}")
 
 
@@ -273,20 +273,18 @@ def _images(
 
 
 def check_out(out: Path | None, program: "Program") -> None:
-    """Find out before any work whether there will be classes of pixels, and whether they can be written."""
+    """Check before any work that the network segments and that the file can be written."""
     if out is None:
         return
     if len(program.operations[-1].shape) == 1:
-        raise EngineError(
-            "--out is for classes of pixels, and this network finds one class for a picture: leave it out"
-        )
+        raise EngineError("--out is for segmentation, but this network gives one class per image: omit it")
     check_writable(out)
 
 
 def show(
     result: "Result", about: "About", names: list[str], layers: bool, as_json: bool, out: Path | None = None
 ) -> None:
-    """Print classes with their probabilities, or with their shares of the pixels, and the cost."""
+    """Print the classes, with probabilities or fractions of the pixels, and the cost."""
     from deepshare.private.formatting import cost_dict, cost_table, save_labels
 
     if out is not None:
@@ -305,7 +303,7 @@ def show(
     many = "1 image" if result.cost.images == 1 else f"{result.cost.images} images, {each:.2f} s each"
     print(f"\n{result.cost.seconds:.2f} s online for {many}{error}")
     if out is not None:
-        print(f"the classes of the pixels are drawn in {out}")
+        print(f"classes of the pixels in {out}")
 
 
 def _said(entry: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`deepshare recipes`: what can be trained by name."""
+"""`deepshare recipes`: the packaged recipes."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def recipes(
     *,
     as_json: Json = False,
 ) -> None:
-    """List the recipes, and say which were run to the end: where, and with what result."""
+    """List the recipes with the results of their finished runs."""
     if name is not None:
         from deepshare.training.recipe.files import load_recipe, to_toml
 

@@ -1,4 +1,4 @@
-"""`deepshare report`: one page about finished runs."""
+"""`deepshare report`: a self-contained page about finished runs."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from deepshare.cli.options import Json, check_writable
 
 
 def report(
-    runs: Annotated[list[Path], Parameter(help="The folders of finished runs.")],
+    runs: Annotated[list[Path], Parameter(help="Folders of finished runs.")],
     /,
     *,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("report.html"),

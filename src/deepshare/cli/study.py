@@ -12,11 +12,11 @@ from cyclopts import App, Parameter
 from deepshare.cli.options import Json, check_writable
 from deepshare.errors import DeepShareError
 
-RunDir = Annotated[Path, Parameter(help="The folder of a finished run.")]
+RunDir = Annotated[Path, Parameter(help="Folder of a finished run.")]
 Out = Annotated[
     Path | None,
     Parameter(
-        help="Folder for the results; by default the folder study in that of the run, the first of several.",
+        help="Folder for the results; by default the subfolder study of the (first) run.",
         show_default=False,
     ),
 ]
@@ -38,8 +38,8 @@ def xor(*, seeds: int = 64, epochs: int = 5_000, out: Path = Path("runs/xor"), a
     xor.json. Takes some minutes. Section 5 of the paper.
 
     Args:
-        seeds: Networks of each kind, all trained at once.
-        epochs: Epochs of training.
+        seeds: Networks of each kind, trained simultaneously.
+        epochs: Training epochs.
         out: Folder for the results; created if missing.
     """
     from deepshare.study.xor.experiment import Settings, run
@@ -153,7 +153,7 @@ def affine(run: RunDir, other: Path | None = None, /, *, out: Out = None, as_jso
 
 @study.command(usage="Usage: deepshare study scenes [OPTIONS] RUN...")
 def scenes(
-    runs: Annotated[list[Path], Parameter(help="The folders of finished runs of segmentation.")],
+    runs: Annotated[list[Path], Parameter(help="Folders of finished segmentation runs.")],
     /,
     *,
     samples: int = 4,

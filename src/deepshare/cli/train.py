@@ -1,4 +1,4 @@
-"""`deepshare train`: a recipe from nothing to the trained network."""
+"""`deepshare train`: training of a network by a recipe."""
 
 import json
 import os
@@ -35,36 +35,36 @@ def train(
     log: Literal["tensorboard"] | None = None,
     as_json: Json = False,
 ) -> None:
-    """Train a network as a recipe says, with the teacher and the plain network that it needs, into a run folder.
+    """Train a network by a recipe, including the teacher and the plain network that it needs, into a run folder.
 
     Any key of the recipe is also a flag: --gelu.epochs 2 --budget.gates 10% --seed 1.
 
     Args:
         keys: Any key of the recipe, as --KEY VALUE.
-        recipe: The name of a recipe (deepshare recipes lists them) or a TOML file; own if --model and --data are given.
-        out: The run folder; not needed for a dry run.
-        resume: Go on with the run in the folder.
-        dry_run: Train one batch of every phase and keep nothing.
-        model: Another network than the recipe's, without its arguments.
-        weights: Start from these weights: a safetensors file, a saved state_dict or a run folder; for DeepLabV3 also
-            those of torchvision's mobilenet_v2.
-        data: Another data set than the recipe's, by name, or a folder with one folder of pictures for each class.
-        data_dir: Where data sets are.
-        download: Fetch a data set that is not there.
-        teacher: A finished teacher, a run folder such as runs/x/teacher, in the place of one to be trained.
-        plain: Likewise the plain network.
-        accelerator: What to train on.
-        devices: Processes on this machine that share each batch.
-        num_nodes: Machines; all must see the run folder.
-        precision: Of the forward and backward pass.
+        recipe: Name of a recipe (see deepshare recipes) or a TOML file; by default own, with --model and --data.
+        out: Run folder; not needed for a dry run.
+        resume: Resume the run in the folder.
+        dry_run: Train one batch of every phase and write nothing.
+        model: Network to use instead of the recipe's, without its arguments.
+        weights: Initial weights: a safetensors file, a saved state_dict or a run folder; for DeepLabV3 also those of
+            torchvision's mobilenet_v2.
+        data: Data set to use instead of the recipe's, or a folder with one folder of images per class.
+        data_dir: Folder of data sets.
+        download: Download a missing data set.
+        teacher: Run folder of a finished teacher, such as runs/x/teacher, instead of training one.
+        plain: The same for the plain network.
+        accelerator: Hardware to train on.
+        devices: Number of processes on this machine; they split each batch.
+        num_nodes: Number of machines; all must see the run folder.
+        precision: Precision of the forward and backward pass.
         compile: Compile the network first.
         deterministic: Refuse operations that may differ from run to run.
-        log: Write the curves also for TensorBoard, into the run folder.
+        log: Also write TensorBoard curves to the run folder.
     """
     if out is None and not dry_run:
         raise RecipeError("give --out, the folder for the run, or --dry-run")
     if resume and out is not None and not out.exists():
-        raise CheckpointError(f"there is no run in {out} to go on with: leave out --resume to begin one")
+        raise CheckpointError(f"there is no run in {out} to resume: omit --resume to start one")
     if recipe is None and (model is None or data is None):
         raise RecipeError("give --recipe (deepshare recipes lists them), or your own --model and --data")
     recipe = recipe or "own"
@@ -105,11 +105,13 @@ def train(
             reporter=reporter,
         )
     except KeyboardInterrupt:
-        reporter.note("stopped" if dry_run else "stopped: the same command with --resume goes on after the last epoch")
+        reporter.note(
+            "stopped" if dry_run else "stopped: run the same command with --resume to continue after the last epoch"
+        )
         raise
     finally:
         reporter.end()
-    if getattr(rank_zero_only, "rank", 0):  # one of several processes speaks for all
+    if getattr(rank_zero_only, "rank", 0):  # only the first process prints
         return
     if dry_run:
         print(json.dumps({"dry_run": list(chosen.phases)}) if as_json else f"{chosen.name}: every phase runs")
@@ -119,10 +121,10 @@ def train(
 
 
 def read_keys(tokens: Sequence[str]) -> dict[str, str]:
-    """Read --KEY VALUE and --KEY=VALUE.
+    """Parse --KEY VALUE and --KEY=VALUE.
 
     Raises:
-        RecipeError: A flag without a value, or a value without a flag.
+        RecipeError: A flag has no value, or a value no flag.
 
     >>> read_keys(["--gelu.epochs", "2", "--budget.gates=10%"])
     {'gelu.epochs': '2', 'budget.gates': '10%'}
@@ -141,14 +143,14 @@ def read_keys(tokens: Sequence[str]) -> dict[str, str]:
 
 
 def named(values: dict[str, object]) -> dict[str, object]:
-    """The values that were given, as text."""
+    """Convert the given values to text and drop None."""
     return {key: str(value) for key, value in values.items() if value is not None}
 
 
 def with_data(
     recipe: str, changes: dict[str, object], data: str, data_dir: Path | None, download: bool
 ) -> dict[str, object]:
-    """Put another data set into a recipe, and its number of classes unless that is given."""
+    """Set the data set of a recipe, and its number of classes unless that is given."""
     from deepshare.data import load
     from deepshare.training.recipe.files import load_recipe
     from deepshare.training.recipe.keys import current
@@ -165,7 +167,7 @@ def with_data(
 
 
 def describe(folder: Path, result: dict[str, object]) -> str:
-    """The last line of a run."""
+    """Format the last line of a run."""
     tests = result["test"]
     last = tests.get("last") if isinstance(tests, dict) else None
     name = "mIoU" if last and "miou" in last else "accuracy"

@@ -1,4 +1,4 @@
-"""Networks to share the gates of: the paper's own, and those of other libraries by name."""
+"""Networks: those of the paper, and those of timm, torchvision and segmentation-models-pytorch by name."""
 
 from deepshare.zoo.deeplab import deeplabv3_mobilenetv2
 from deepshare.zoo.names import build, default_input_size, known_names

@@ -1,6 +1,6 @@
 """Models of timm, torchvision and segmentation-models-pytorch by name, with random weights.
 
-The three libraries are optional and are imported when a name asks for one.
+The three libraries are optional and imported on demand.
 """
 
 import difflib
@@ -19,7 +19,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Bridge:
-    """One library: its names, how it builds one, what size of image that expects, and its words for ours."""
+    """Adapter of one library: its model names, builder, input sizes and names of common arguments."""
 
     names: Callable[[], list[str]]
     check: Callable[[str], None]
@@ -29,15 +29,15 @@ class Bridge:
 
 
 def check_known(name: str, known: Iterable[str], where: str) -> None:
-    """Raise if a name is not among those known.
+    """Check that a name is known.
 
     Raises:
-        ModelNameError: Says where the name was looked for and the nearest one there.
+        ModelNameError: It is not; the message suggests the closest name.
     """
     names = list(known)
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-        raise ModelNameError(f"{where} has no {name!r}; the nearest is {near[0]!r}")
+        raise ModelNameError(f"{where} has no {name!r}, did you mean {near[0]!r}?")
 
 
 def _library(name: str) -> Any:
@@ -48,7 +48,9 @@ def _library(name: str) -> Any:
         raise ModelNameError(f"{package} models need more packages ({error}): pip install deepshare[zoo]") from error
     except (ImportError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ModelNameError(f"{name} does not fit the installed torch ({reason}): install its build for it") from error
+        raise ModelNameError(
+            f"{name} does not work with the installed torch ({reason}): install a matching build"
+        ) from error
 
 
 def _timm_names() -> list[str]:
@@ -83,7 +85,7 @@ def _torchvision_build(name: str, **arguments: Any) -> nn.Module:
     if "segmentation" in _library("torchvision").models.get_model_builder(name).__module__:
         quiet["weights_backbone"] = None
     if name in ("googlenet", "inception_v3"):
-        # Their own start values take many seconds and a warning; PyTorch's serve as well.
+        # Their own initialisation takes many seconds and warns; PyTorch's default works as well.
         quiet["init_weights"] = False
     model: nn.Module = _library("torchvision").models.get_model(name, **quiet, **arguments)
     return model
@@ -122,7 +124,7 @@ def _smp_build(name: str, **arguments: Any) -> nn.Module:
     builder = getattr(_library("segmentation_models_pytorch"), architecture)
     unknown = arguments.keys() - signature(builder).parameters.keys()
     if unknown and not encoder.startswith("tu-"):
-        # Only an encoder of timm gets further arguments; others would drop them in silence.
+        # Only timm encoders take further arguments; others would ignore them.
         raise ModelNameError(f"smp:{name} does not take {', '.join(sorted(unknown))}")
     model: nn.Module = builder(encoder_name=encoder, encoder_weights=None, **arguments)
     return model

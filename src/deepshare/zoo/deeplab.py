@@ -34,7 +34,7 @@ ASPP_DILATIONS = (1, 12, 24, 36)
 
 
 class ConvNorm(nn.Sequential):
-    """A convolution that keeps the map's size up to its stride, BatchNorm, and ReLU where asked for."""
+    """Padded convolution, BatchNorm and an optional ReLU."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, dilation: int = 1, groups: int = 1, relu: bool
@@ -48,7 +48,7 @@ class ConvNorm(nn.Sequential):
 
 
 class InvertedResidual(nn.Module):
-    """Expand, filter each channel by itself, project without activation; shortcut where the shape stays."""
+    """Expansion, depthwise convolution, linear projection; with a shortcut if the shape does not change."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int, dilation: int) -> None:
         super().__init__()
@@ -59,13 +59,13 @@ class InvertedResidual(nn.Module):
         self.project = ConvNorm(inner, outputs, 1, relu=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the projected map, plus the input where the shape stays."""
+        """Return the projection, plus the input if the shape does not change."""
         out: Tensor = self.project(self.dw(self.expand(x)))
         return x + out if self.residual else out
 
 
 class ASPP(nn.Module):
-    """Four dilated views of the map and its mean, side by side, merged by one convolution."""
+    """Four dilated convolutions and the pooled map, concatenated and merged by one convolution."""
 
     def __init__(self, inputs: int, width: int, image_pool_relu: bool) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class ASPP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the merged map."""
-        # The pooled branch runs first: the sites after it have one shape and can then share their gates.
+        # The pooled branch runs first, so that the sites after it have one shape and can share gates.
         pooled = self.image_pool(self.pool(x)).expand(-1, -1, *x.shape[-2:])
         views = [pooled, *(branch(x) for branch in self.branches)]
         merged: Tensor = self.bottleneck(torch.cat(views, dim=1))
@@ -87,7 +87,7 @@ class ASPP(nn.Module):
 
 
 class DeepLabV3(nn.Module):
-    """MobileNetV2 up to its last inverted residual, ASPP, and logits at the size of the image."""
+    """MobileNetV2 up to its last inverted residual, ASPP, and logits in the size of the image."""
 
     def __init__(self, num_classes: int, aspp_width: int, image_pool_relu: bool, width: float) -> None:
         super().__init__()
@@ -116,18 +116,18 @@ def deeplabv3_mobilenetv2(
 ) -> DeepLabV3:
     """Build the segmentation network of the ReLU-budget papers, with random weights.
 
-    At 512x512 it has 39 sites and 85,262,336 ReLUs, or 40 and 85,262,848 with the one on the pooled branch. The
-    four branches of the head and its merging convolution run last and in a row, so their sites form one group.
-    Tests hold these counts. In training a batch needs two images: the pooled branch normalises a single pixel.
+    At 512x512 it has 39 sites and 85,262,336 ReLUs, or 40 and 85,262,848 with the ReLU on the pooled branch. The four
+    branches of the head and its merging convolution run consecutively at the end, so their sites form one group.
+    Training needs at least two images per batch, since BatchNorm on the pooled branch sees one pixel per image.
 
     Args:
         num_classes: Number of outputs per pixel.
         aspp_width: Channels of each branch of the head.
-        image_pool_relu: Put a ReLU on the branch that sees the mean of the map.
-        width: Factor on the backbone's channels, for small studies; each is rounded to a multiple of 8.
+        image_pool_relu: Add a ReLU to the pooled branch.
+        width: Width multiplier of the backbone; channels are rounded to multiples of 8.
 
     Raises:
-        ModelNameError: If a number is below one, or `width` is not above zero.
+        ModelNameError: A number is below one, or `width` is not positive.
 
     >>> deeplabv3_mobilenetv2(num_classes=11, aspp_width=32, width=0.25).classifier.out_channels
     11

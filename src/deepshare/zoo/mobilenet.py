@@ -1,4 +1,4 @@
-"""Weights of a MobileNetV2 that was trained to classify, for the backbone of DeepLabV3."""
+"""Pretrained weights of torchvision's MobileNetV2 for the backbone of DeepLabV3."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,21 +7,21 @@ from torch import Tensor
 from deepshare.errors import CheckpointError
 from deepshare.zoo.deeplab import STAGES, ConvNorm, DeepLabV3
 
-COUNTER = "num_batches_tracked"  # nothing here uses it, and old files lack it
+COUNTER = "num_batches_tracked"  # unused here, and missing in old files
 
 
 def is_torchvisions(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the names are those that torchvision gives a MobileNetV2."""
+    """Return True if the keys are those of torchvision's MobileNetV2."""
     return {"features.0.0.weight", "features.1.conv.0.0.weight", "features.17.conv.3.weight"} <= tensors.keys()
 
 
 def backbone_weights(model: DeepLabV3, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of torchvision's MobileNetV2 that the backbone has, under the names that it has here.
+    """Select the backbone's weights from torchvision's MobileNetV2 and rename their keys.
 
-    Its last convolution and its classifier have no place here.
+    The last convolution and the classifier are dropped.
 
     Raises:
-        CheckpointError: It has another width, or lacks something.
+        CheckpointError: The weights have another width or are incomplete.
     """
     own = model.state_dict()
     names = {
@@ -33,19 +33,19 @@ def backbone_weights(model: DeepLabV3, tensors: Mapping[str, Tensor]) -> dict[st
     found = {ours: tensors[theirs] for ours, theirs in names.items() if theirs in tensors}
     missing = [names[ours] for ours in names if ours not in found and not ours.endswith(COUNTER)]
     if missing:
-        raise CheckpointError(f"a MobileNetV2 without {missing[0]}: give the state_dict of a whole one")
+        raise CheckpointError(f"a MobileNetV2 without {missing[0]}: give a complete state_dict")
     unequal = [ours for ours, tensor in found.items() if tensor.shape != own[ours].shape]
     if unequal:
         theirs, ours = tuple(found[unequal[0]].shape), tuple(own[unequal[0]].shape)
         raise CheckpointError(
             f"a MobileNetV2 of another width ({names[unequal[0]]} has shape {theirs}, here it is {ours}): "
-            "change model.arguments.width, which is 1 for the usual files"
+            "change model.arguments.width, which is 1 for torchvision's files"
         )
     return found
 
 
 def _layers(model: DeepLabV3) -> Iterator[tuple[str, str]]:
-    """Every convolution and BatchNorm of the backbone, here and in torchvision."""
+    """Paths of every convolution and BatchNorm of the backbone, here and in torchvision."""
     yield from (("conv1.conv", "features.0.0"), ("conv1.bn", "features.0.1"))
     blocks = (
         (f"layer{stage}.{place}", block)

@@ -1,4 +1,4 @@
-"""Networks by name: those of this package, and those of other libraries behind a prefix."""
+"""Networks by name; those of other libraries have a prefix."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ def build(name: str, **arguments: Any) -> nn.Module:
 
     Args:
         name: One of `known_names()`, or `timm:NAME`, `torchvision:NAME` or `smp:ARCHITECTURE/ENCODER`.
-        **arguments: Passed to the network's builder. `num_classes` and `channels` (of the image) are understood
-            for every library that has such an argument; all others are in that library's own words.
+        **arguments: Passed to the builder. `num_classes` and `channels` (of the image) work for every library that has
+            such an argument; all others have the library's own names.
 
     Raises:
-        ModelNameError: If nothing has that name, its library is missing, or it does not take these arguments.
+        ModelNameError: The name is unknown, its library is missing, or it does not take these arguments.
 
     >>> build("resnet10", num_classes=10, width=8).fc.out_features
     10
@@ -56,17 +56,17 @@ def build(name: str, **arguments: Any) -> nn.Module:
         return builder(**translated)
     except ModelNameError:
         raise
-    except Exception as error:  # other libraries raise what they like
+    except Exception as error:  # other libraries may raise anything
         given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
         reason = str(error).partition("\n")[0]
         raise ModelNameError(f"{name} cannot be built with {given}: {reason}") from error
 
 
 def default_input_size(name: str) -> Shape:
-    """Say for which images, as (channels, height, width), a named network is made.
+    """Return the default input size (channels, height, width) of a network.
 
     Raises:
-        ModelNameError: If nothing has that name or its library is missing.
+        ModelNameError: The name is unknown or its library is missing.
 
     >>> default_input_size("wrn22-8")
     (3, 32, 32)
@@ -76,13 +76,13 @@ def default_input_size(name: str) -> Shape:
 
 
 def known_names(library: str | None = None) -> tuple[str, ...]:
-    """List the names that `build` answers to.
+    """List the names known to `build`.
 
     Args:
-        library: None for the networks of this package, or "timm", "torchvision" or "smp" for theirs.
+        library: None for the networks of this package, or "timm", "torchvision" or "smp".
 
     Raises:
-        ModelNameError: If there is no such library or it is missing.
+        ModelNameError: The library is unknown or missing.
 
     >>> known_names()[:3]
     ('resnet10', 'resnet18', 'resnet34')

@@ -1,4 +1,4 @@
-"""ResNets for small images, in the form that the ReLU-budget literature counts on."""
+"""ResNets for small images, in the variant of the ReLU-budget literature."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; the second activation comes after the sum."""
+    """Two 3x3 convolutions and a shortcut; the second activation follows the sum."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class BasicBlock(nn.Module):
         self.act2 = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activated sum of the two paths."""
+        """Return the activated sum of both paths."""
         out = self.act1(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out)) + self.shortcut(x)
         activated: Tensor = self.act2(out)
@@ -32,7 +32,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem without activation and pooling, four stages of basic blocks, average pooling and a linear layer."""
+    """Stem without activation or pooling, four stages of basic blocks, average pooling, linear layer."""
 
     def __init__(
         self, blocks: tuple[int, ...], num_classes: int, widths: tuple[int, ...], channels: int, stem_stride: int = 1
@@ -62,8 +62,8 @@ def resnet18(
 ) -> ResNet:
     """Build the ResNet-18 of the ReLU-budget papers, with random weights.
 
-    The stem has no activation after it, so there are 16 sites, `layer{1..4}.{0,1}.act{1,2}`:
-    491,520 ReLUs at 32x32 and 1,966,080 at 64x64. Tests hold these counts.
+    The stem has no activation, so there are 16 sites, `layer{1..4}.{0,1}.act{1,2}`, with 491,520 ReLUs at 32x32 and
+    1,966,080 at 64x64.
 
     Args:
         num_classes: Number of outputs.
@@ -73,14 +73,14 @@ def resnet18(
         stem_stride: Stride of the stem; 2 leaves a quarter of the ReLUs.
 
     Raises:
-        ModelNameError: If there is no network of that depth, or a number is below one.
+        ModelNameError: The depth is not available, or a number is below one.
 
     >>> len(resnet18(10, width=16).layer1)
     2
     """
     check_counts("resnet", num_classes=num_classes, width=width, channels=channels, stem_stride=stem_stride)
     if depth not in BLOCKS:
-        raise ModelNameError(f"resnet: there is no depth {depth!r}; take one of {', '.join(map(str, BLOCKS))}")
+        raise ModelNameError(f"resnet: there is no depth {depth!r}: give one of {', '.join(map(str, BLOCKS))}")
     return ResNet(BLOCKS[depth], num_classes, (width, 2 * width, 4 * width, 8 * width), channels, stem_stride)
 
 
@@ -92,19 +92,19 @@ def hybrenet(
     channels: int = 3,
     stem_stride: int = 1,
 ) -> ResNet:
-    """Build a HybReNet, with random weights: a ResNet-18 whose stages widen by other factors than 2.
+    """Build a HybReNet, a ResNet-18 whose stages widen by other factors than 2, with random weights.
 
-    With 5, 5 and 3 they have 65,536, 81,920, 102,400 and 76,800 ReLUs at 32x32: the more, the more critical they are.
+    With 5, 5 and 3 the stages have 65,536, 81,920, 102,400 and 76,800 ReLUs at 32x32: more critical stages have more.
 
     Args:
         num_classes: Number of outputs.
-        scales: How many times as wide as the stage before the second, third and fourth are.
+        scales: Width of the second, third and fourth stage relative to the one before.
         width: Channels of the first stage.
         channels: Channels of the image.
         stem_stride: Stride of the stem; 2 leaves a quarter of the ReLUs.
 
     Raises:
-        ModelNameError: If a number is below one.
+        ModelNameError: A number is below one.
 
     >>> hybrenet(10).fc.in_features
     1200
@@ -121,10 +121,10 @@ def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential
 
 
 def check_counts(network: str, **counts: int) -> None:
-    """Raise unless every named argument is a whole number of at least one.
+    """Check that every argument is a positive integer.
 
     Raises:
-        ModelNameError: Names the network, the argument and its value.
+        ModelNameError: It is not; the message names the network, the argument and its value.
     """
     for argument, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -132,7 +132,7 @@ def check_counts(network: str, **counts: int) -> None:
 
 
 def kaiming_start(model: nn.Module) -> None:
-    """Fill every convolution and linear weight from He's normal distribution, in place."""
+    """Initialise every convolution and linear weight with Kaiming normal, in place."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight)

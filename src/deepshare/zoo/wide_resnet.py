@@ -1,4 +1,4 @@
-"""Wide ResNets with pre-activation blocks, in the form that the ReLU-budget literature counts on."""
+"""Wide ResNets with pre-activation blocks, in the variant of the ReLU-budget literature."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ STEM_WIDTH = 16
 
 
 class PreActivationBlock(nn.Module):
-    """Normalise, activate, convolve, twice; where the width changes, the activated input also feeds the shortcut."""
+    """BatchNorm, ReLU and convolution, twice; where the width changes, the activated input also feeds the shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -23,14 +23,14 @@ class PreActivationBlock(nn.Module):
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if inputs != outputs else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of the two paths, not activated."""
+        """Return the sum of both paths, without activation."""
         activated = self.act1(self.bn1(x))
         out: Tensor = self.conv2(self.act2(self.bn2(self.conv1(activated))))
         return out + (x if self.shortcut is None else self.shortcut(activated))
 
 
 class WideResNet(nn.Module):
-    """A bare convolution, three stages of pre-activation blocks, BatchNorm, average pooling and a linear layer."""
+    """Convolution, three stages of pre-activation blocks, BatchNorm, average pooling, linear layer."""
 
     def __init__(self, blocks: int, widen: int, num_classes: int) -> None:
         super().__init__()
@@ -54,16 +54,16 @@ class WideResNet(nn.Module):
 def wide_resnet(depth: int = 22, widen: int = 8, num_classes: int = 100) -> WideResNet:
     """Build the Wide ResNet of the ReLU-budget papers, with random weights.
 
-    There is no activation after the last BatchNorm, so WRN-22-8 has 18 sites, `block{1..3}.{0..2}.act{1,2}`,
-    and 1,359,872 ReLUs at 32x32. Tests hold these counts.
+    The last BatchNorm has no activation, so WRN-22-8 has 18 sites, `block{1..3}.{0..2}.act{1,2}`, and 1,359,872 ReLUs
+    at 32x32.
 
     Args:
-        depth: Number of convolutions, 4 more than a multiple of 6.
-        widen: Factor on the widths 16, 32 and 64 of the three stages.
+        depth: Number of convolutions, of the form 6n + 4.
+        widen: Multiplier of the widths 16, 32 and 64 of the three stages.
         num_classes: Number of outputs.
 
     Raises:
-        ModelNameError: If there is no network of that depth, or a number is below one.
+        ModelNameError: The depth is not available, or a number is below one.
 
     >>> len(wide_resnet(16, widen=1).block1)
     2
@@ -71,7 +71,7 @@ def wide_resnet(depth: int = 22, widen: int = 8, num_classes: int = 100) -> Wide
     check_counts("wide_resnet", depth=depth, widen=widen, num_classes=num_classes)
     blocks, rest = divmod(depth - 4, 6)
     if rest or blocks < 1:
-        raise ModelNameError(f"wide_resnet: there is no depth {depth}; take 10, 16, 22, 28 or another 6n + 4")
+        raise ModelNameError(f"wide_resnet: there is no depth {depth}: give 10, 16, 22, 28 or another 6n + 4")
     return WideResNet(blocks, widen, num_classes)
 
 
