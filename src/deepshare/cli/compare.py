@@ -11,8 +11,8 @@ from deepshare.cli.options import Flag, Json
 from deepshare.errors import DeepShareError, RecipeError
 
 if TYPE_CHECKING:
-    from deepshare.study.compare.outcome import Outcome
-    from deepshare.study.compare.queue import Limits, Queue
+    from deepshare.study.compare.outcome import RunOutcome
+    from deepshare.study.compare.runner import Limits, Runner
 
 Launch = Literal["local", "slurm"]
 
@@ -77,12 +77,12 @@ def compare(
     for flag, value in (("limit", limit), ("minutes", minutes)):
         if value is not None and value <= 0:
             raise DeepShareError(f"--{flag} {value:g}: give more than 0")
-    wishes = {"partition": partition, "hours": hours, "gpus": gpus, "cores": cores}
-    check_launch(launch, minutes, at_once, wishes, idle=show or show_list or dry_run)
+    resources = {"partition": partition, "hours": hours, "gpus": gpus, "cores": cores}
+    check_launch(launch, minutes, at_once, resources, idle=show or show_list or dry_run)
     from deepshare.private.runtime.engine import find_engine
-    from deepshare.study.compare.queue import Limits, Queue
-    from deepshare.study.compare.recipes import load_study
-    from deepshare.study.compare.run import Place
+    from deepshare.study.compare.run import Workspace
+    from deepshare.study.compare.runner import Limits, Runner
+    from deepshare.study.compare.study_file import load_study
     from deepshare.text import nearest
 
     chosen = load_study(study)
@@ -92,29 +92,29 @@ def compare(
         known = f"{nearest(unknown[0], list(chosen.methods))} (there are {', '.join(chosen.methods)})"
         raise RecipeError(f"--only {unknown[0]}: the study {chosen.name} has no such method{known}")
     folders = work or Path("runs/compare") / chosen.name, out or Path("results/compare") / chosen.name
-    queue = Queue(chosen, Place(*folders, data_dir, download, teacher, precision))
+    runner = Runner(chosen, Workspace(*folders, data_dir, download, teacher, precision))
     if show_list:
-        list_runs(queue, only, as_json)
+        list_runs(runner, only, as_json)
     elif dry_run:
-        try_all(queue, only, as_json)
+        try_all(runner, only, as_json)
     else:
         limits = Limits(minutes, limit, only)
         if launch == "slurm":
-            submit(queue, limits, at_once, wishes)
+            submit(runner, limits, at_once, resources)
         elif not show:
-            run_queue(queue, limits, at_once or 2 if launch else None)
-        show_results(queue, as_json)
+            run_all(runner, limits, at_once or 2 if launch else None)
+        show_results(runner, as_json)
 
 
 def check_launch(
-    launch: Launch | None, minutes: float | None, at_once: int | None, wishes: dict[str, Any], *, idle: bool
+    launch: Launch | None, minutes: float | None, at_once: int | None, resources: dict[str, Any], *, idle: bool
 ) -> None:
     """Check that the flags can be combined.
 
     Raises:
         DeepShareError: Some cannot.
     """
-    given = [flag for flag, value in wishes.items() if value is not None]
+    given = [flag for flag, value in resources.items() if value is not None]
     if given and launch != "slurm":
         raise DeepShareError(f"--{given[0]} is for --launch slurm")
     if at_once is not None and launch is None:
@@ -123,29 +123,29 @@ def check_launch(
         raise DeepShareError("--launch runs a study: it does not go with --show, --list or --dry-run")
     if launch and minutes is not None:
         raise DeepShareError("--minutes is for runs in sequence: with --launch give --limit")
-    least = {"at-once": (at_once, 1), "hours": (wishes["hours"], 1e-9), "cores": (wishes["cores"], 1)}
+    least = {"at-once": (at_once, 1), "hours": (resources["hours"], 1e-9), "cores": (resources["cores"], 1)}
     wrong = [flag for flag, (value, low) in least.items() if value is not None and value < low]
     if wrong:
         raise DeepShareError(f"--{wrong[0]}: give more than 0")
-    if wishes["gpus"] not in (None, 0, 1):
-        raise DeepShareError(f"--gpus {wishes['gpus']}: a run is on one GPU (1) or on none (0)")
+    if resources["gpus"] not in (None, 0, 1):
+        raise DeepShareError(f"--gpus {resources['gpus']}: a run is on one GPU (1) or on none (0)")
 
 
-def run_queue(queue: "Queue", limits: "Limits", at_once: int | None) -> None:
+def run_all(runner: "Runner", limits: "Limits", at_once: int | None) -> None:
     """Execute open runs, in sequence or several at a time, with progress on stderr."""
     from deepshare.cli.progress import make_reporter
     from deepshare.study.compare.launch.local import run_local
-    from deepshare.study.compare.results import save
+    from deepshare.study.compare.page import save
 
-    def tell(outcome: "Outcome") -> None:
-        save(queue.study, queue.outcomes(), queue.out)
+    def tell(outcome: "RunOutcome") -> None:
+        save(runner.study, runner.outcomes(), runner.out)
         print(f"{outcome.job.name}: {describe(outcome)}", file=sys.stderr, flush=True)
 
     try:
         if at_once is None:
-            end = queue.run(limits, make_reporter, tell)
+            end = runner.run(limits, make_reporter, tell)
         else:
-            end = run_local(queue, limits, at_once, make_reporter, tell)
+            end = run_local(runner, limits, at_once, make_reporter, tell)
     except KeyboardInterrupt:
         print("stopped: run the same command to continue after the last epoch", file=sys.stderr)
         raise
@@ -155,63 +155,63 @@ def run_queue(queue: "Queue", limits: "Limits", at_once: int | None) -> None:
         print("other processes are at what is left", file=sys.stderr)
 
 
-def submit(queue: "Queue", limits: "Limits", at_once: int | None, wishes: dict[str, Any]) -> None:
+def submit(runner: "Runner", limits: "Limits", at_once: int | None, resources: dict[str, Any]) -> None:
     """Submit open runs to SLURM, with progress on stderr."""
     from deepshare.cli.progress import make_reporter
     from deepshare.study.compare.launch import slurm
 
-    given = {flag: value for flag, value in wishes.items() if value is not None}
-    ids = slurm.submit(queue, limits, slurm.Wishes(**given, at_once=at_once), make_reporter)
+    given = {flag: value for flag, value in resources.items() if value is not None}
+    ids = slurm.submit(runner, limits, slurm.Resources(**given, at_once=at_once), make_reporter)
     for job, number in ids.items():
         print(f"{job.name}: job {number}", file=sys.stderr)
     more = "; when they are finished, the same command submits what is left" if ids else ""
     print(f"{len(ids)} runs submitted{more}", file=sys.stderr, flush=True)
 
 
-def show_results(queue: "Queue", as_json: bool) -> None:
+def show_results(runner: "Runner", as_json: bool) -> None:
     """Print the results so far and write the page and the plots."""
-    from deepshare.study.compare.page import as_text, tables
-    from deepshare.study.compare.queue import make_folder
-    from deepshare.study.compare.results import save
+    from deepshare.study.compare.page import as_text, save
+    from deepshare.study.compare.runner import make_folder
+    from deepshare.study.compare.tables import rows_by_images
 
-    outcomes = queue.outcomes()
+    outcomes = runner.outcomes()
     if outcomes:
-        make_folder(queue.out, "--out")
-        save(queue.study, outcomes, queue.out)
+        make_folder(runner.out, "--out")
+        save(runner.study, outcomes, runner.out)
     if as_json:
-        found = [row.to_dict() for _, rows in tables(queue.study, outcomes) for row in rows]
-        print(json.dumps({"study": queue.study.name, "rows": found}, indent=1))
+        found = [row.to_dict() for _, rows in rows_by_images(runner.study, outcomes) for row in rows]
+        print(json.dumps({"study": runner.study.name, "rows": found}, indent=1))
     else:
-        written = f"\n\nwritten to {queue.out}/README.md" if outcomes else ""
-        print(f"{as_text(queue.study, outcomes)}{written}")
+        written = f"\n\nwritten to {runner.out}/README.md" if outcomes else ""
+        print(f"{as_text(runner.study, outcomes)}{written}")
 
 
-def list_runs(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
+def list_runs(runner: "Runner", only: tuple[str, ...], as_json: bool) -> None:
     """Print the state of every run, or of those of some methods."""
     from deepshare.study.compare.page import progress
     from deepshare.text import table
 
-    states = [state for state in queue.states() if not only or state[0].method in only]
+    states = [state for state in runner.states() if not only or state[0].method in only]
     if as_json:
         print(json.dumps([{"run": job.name, "state": state} for job, state, _ in states], indent=1))
         return
     rows = [(job.name, state, describe(outcome) if outcome else "") for job, state, outcome in states]
-    known = queue.outcomes()
-    left = sum(queue.minutes(job, known) for job, _, outcome in states if outcome is None)
+    known = runner.outcomes()
+    left = sum(runner.minutes(job, known) for job, _, outcome in states if outcome is None)
     print(table(("run", "state", ""), rows, "<<<"))
-    print(f"{progress(queue.study, known)} What is left takes up to {left / 60:.1f} h, one after the other.")
+    print(f"{progress(runner.study, known)} What is left takes up to {left / 60:.1f} h, one after the other.")
 
 
-def try_all(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
+def try_all(runner: "Runner", only: tuple[str, ...], as_json: bool) -> None:
     """Train one batch of every run and print the outcome."""
-    from deepshare.study.compare.jobs import kinds
     from deepshare.study.compare.run import dry_run
+    from deepshare.study.compare.schedule import kinds
 
     found: list[dict[str, Any]] = []
-    for job in kinds(queue.study):
+    for job in kinds(runner.study):
         if only and job.method not in only:
             continue
-        reason = dry_run(queue.study, job, queue.place)
+        reason = dry_run(runner.study, job, runner.workspace)
         found.append({"run": job.name, "refused": reason})
         if not as_json:
             print(f"{job.name}: {reason or 'every phase runs'}", flush=True)
@@ -219,9 +219,9 @@ def try_all(queue: "Queue", only: tuple[str, ...], as_json: bool) -> None:
         print(json.dumps(found, indent=1))
 
 
-def describe(outcome: "Outcome") -> str:
+def describe(outcome: "RunOutcome") -> str:
     """Summarise an outcome in a few words."""
-    from deepshare.study.compare.rows import took
+    from deepshare.study.compare.tables import took
 
     if outcome.run is None:
         return f"no result: {outcome.refused}"

@@ -1,1 +1,1 @@
-"""Methods compared on one network and one data set: equal epochs, one teacher, one way of counting."""
+"""Comparison of methods on one network and data set: the same teacher, the same epochs, the same counting of gates."""

@@ -1,4 +1,4 @@
-"""What a run of a study ended with, as one small JSON file, and whether such files belong together."""
+"""Outcomes of runs: one JSON file per run, checked against the study and against each other."""
 
 import json
 from collections.abc import Mapping
@@ -8,41 +8,40 @@ from pydantic import ValidationError
 
 from deepshare.errors import CheckpointError
 from deepshare.files import write_atomically
-from deepshare.study.compare.definition import TEACHER, TEACHERS, Job, Study
-from deepshare.study.compare.recipes import checksum, is_path, recipe_of
+from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, checksum, is_path, recipe_of
 from deepshare.training.recipe.catalog import Finished
 from deepshare.training.recipe.files import differences, load_recipe
 from deepshare.training.recipe.sections import Section
 
 
-class Private(Section):
-    """What private inference of one image costs, predicted: bytes that a party sends, and rounds."""
+class PrivateCost(Section):
+    """Predicted cost of private inference of one image: bytes that each party sends, and rounds."""
 
     engine: str
     sent: int
     rounds: int
 
 
-class Outcome(Section):
-    """The end of a run.
+class RunOutcome(Section):
+    """Outcome of a run.
 
     Attributes:
-        study: The study that it belongs to.
-        method: See Job.
-        data: See Job.
-        budget: See Job.
-        seed: See Job.
-        definition: The checksum of its recipe.
-        teacher: That of its teacher's recipe; its own for the teacher.
+        study: Name of the study.
+        method: See `Job`.
+        data: See `Job`.
+        budget: See `Job`.
+        seed: See `Job`.
+        definition: Checksum of its recipe.
+        teacher: Checksum of its teacher's recipe; for the teacher its own.
         given: Whether it is a teacher that was trained elsewhere.
-        refused: Why there is no result: the method cannot do it, or training diverged.
+        refused: Reason for a missing result: the method does not support it, or training diverged.
         run: The result.
-        searched: Gates that the search left, where they were not as many as the budget and were put right by rank.
-        private: What private inference costs; None where no engine knows the network.
-        curve: Validation accuracy in percent after every epoch of each phase.
-        site_gates: Gates of each site at the end, also 0.
-        weights: The SHA-256 checksum of its weights.
-        teachers: Those of the trained networks that it started or learned from, plain and gelu.
+        searched: Gates that the search left, where they differed from the budget and were corrected by rank.
+        private: Cost of private inference; None if the engine does not support the network.
+        curve: Validation score in percent after every epoch, by phase.
+        site_gates: Gates of each site in the end, including 0.
+        weights: SHA-256 checksum of its weights.
+        teachers: SHA-256 checksums of the trained networks that it started or learned from, plain and gelu.
     """
 
     study: str
@@ -56,7 +55,7 @@ class Outcome(Section):
     refused: str | None = None
     run: Finished | None = None
     searched: int | None = None
-    private: Private | None = None
+    private: PrivateCost | None = None
     curve: dict[str, list[float]] | None = None
     site_gates: dict[str, int] | None = None
     weights: str | None = None
@@ -64,22 +63,22 @@ class Outcome(Section):
 
     @property
     def job(self) -> Job:
-        """The run."""
+        """The run that it is the outcome of."""
         return Job(self.method, self.data, self.budget, self.seed)
 
 
-Outcomes = Mapping[Job, Outcome]
+Outcomes = Mapping[Job, RunOutcome]
 
 
-def write(outcome: Outcome, folder: Path) -> None:
+def write(outcome: RunOutcome, folder: Path) -> None:
     """Write an outcome into the folder of results."""
     known = {key: value for key, value in outcome.model_dump(mode="json").items() if value is not None}
     text = json.dumps(known, indent=1)
     write_atomically(folder / f"{outcome.job.name}.json", f"{text}\n".encode())
 
 
-def read_all(study: Study, folder: Path) -> dict[Job, Outcome]:
-    """Read the outcomes that there are so far.
+def read_all(study: Study, folder: Path) -> dict[Job, RunOutcome]:
+    """Read all outcomes in a folder of results.
 
     Raises:
         CheckpointError: A file is damaged, or belongs to another study, definition or teacher.
@@ -99,17 +98,17 @@ def read_all(study: Study, folder: Path) -> dict[Job, Outcome]:
 
 
 def check_images(data: str, outcomes: Outcomes, now: str | None = None) -> None:
-    """See that all runs on the images of one name had the same ones, as far as that was written down.
+    """Check that all runs on the same training images saw images with the same checksum, where it was recorded.
 
-    A teacher that was given may have had others.
+    A given teacher may have been trained on other images.
 
     Args:
-        data: The name.
-        outcomes: What there is.
-        now: The checksum of the images that are there now, if any run is to follow.
+        data: Name of the images in the study.
+        outcomes: All outcomes so far.
+        now: Checksum of the images that are present now, if more runs follow.
 
     Raises:
-        CheckpointError: Some were others.
+        CheckpointError: Checksums differ.
     """
     first, others = now, "are there now"
     for job, outcome in outcomes.items():
@@ -126,14 +125,14 @@ def check_images(data: str, outcomes: Outcomes, now: str | None = None) -> None:
 
 
 def teacher_of(study: Study, data: str, outcomes: Outcomes) -> str:
-    """The checksum of the teacher that runs on some images learn from."""
+    """Checksum of the recipe of the teacher for the given images."""
     job = Job(TEACHER, data)
     return outcomes[job].definition if job in outcomes else checksum(recipe_of(study, job))
 
 
-def _read(study: Study, file: Path) -> Outcome:
+def _read(study: Study, file: Path) -> RunOutcome:
     try:
-        outcome = Outcome.model_validate_json(file.read_text(encoding="utf-8"))
+        outcome = RunOutcome.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise CheckpointError(
             f"{file} is damaged ({_wrong(error)}): restore it, or delete it and its run is done again"
@@ -154,7 +153,7 @@ def _wrong(error: Exception) -> str:
     return ": ".join([*(".".join(map(str, first["loc"])),) * bool(first["loc"]), first["msg"]])
 
 
-def _problem(study: Study, outcome: Outcome, file: Path) -> str | None:
+def _problem(study: Study, outcome: RunOutcome, file: Path) -> str | None:
     job = outcome.job
     if outcome.study != study.name:
         return f"is a result of the study {outcome.study}, not of {study.name}"

@@ -1,56 +1,57 @@
-"""The results of a study so far as text, and as the page that stands beside them."""
+"""Results of a study as text for a terminal, and as a Markdown page with plots."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from deepshare.study.compare.beside import tables_beside
-from deepshare.study.compare.definition import TEACHER, TEACHERS, Job, Study
-from deepshare.study.compare.jobs import jobs, undecided
+from deepshare.files import write_atomically
+from deepshare.study.compare import figure
 from deepshare.study.compare.outcome import Outcomes
-from deepshare.study.compare.recipes import own_epochs
-from deepshare.study.compare.rows import ALIGN, HEADER, Row, rows
+from deepshare.study.compare.schedule import jobs, undecided
+from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, own_epochs
+from deepshare.study.compare.tables import ALIGN, HEADER, MethodRow, comparisons, rows_by_images
 from deepshare.text import table
 
 
+def save(study: Study, outcomes: Outcomes, folder: Path) -> None:
+    """Write `README.md`, `pareto-NAME.svg` and `pareto-NAME.png` into an existing folder."""
+    figures = figure.save(study, outcomes, folder)
+    write_atomically(folder / "README.md", as_markdown(study, outcomes, figures).encode())
+
+
 def as_text(study: Study, outcomes: Outcomes) -> str:
-    """Everything for a terminal."""
+    """Format all results for a terminal."""
     parts = [f"{study.name}: {progress(study, outcomes)}"]
-    for data, found in tables(study, outcomes):
+    for data, found in rows_by_images(study, outcomes):
         parts.append(f"{study.data[data].title}\n\n{table(HEADER, [row.cells for row in found], ALIGN)}")
         parts += ["\n".join(notes(study, found))]
-    for beside in tables_beside(study, outcomes):
-        parts.append(f"{beside.title}\n\n{table(beside.header, beside.lines, beside.align)}")
+    for more in comparisons(study, outcomes):
+        parts.append(f"{more.title}\n\n{table(more.header, more.lines, more.align)}")
     return "\n\n".join(part for part in parts if part)
 
 
 def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str]) -> str:
-    """The page.
+    """Format all results as a Markdown page.
 
     Args:
         study: The study.
-        outcomes: What there is so far.
-        figures: The images that there is a figure of, `pareto-NAME.svg`.
+        outcomes: All outcomes so far.
+        figures: Names of the training images with a plot, `pareto-NAME.svg`.
     """
     command = f"deepshare compare --study {study.source}"
     parts = [f"# Study {study.name}", study.about.strip(), _rules(study, outcomes)]
-    parts.append(f"{progress(study, outcomes)} This page is written by `{command} --show`, and runs by `{command}`.")
-    for data, found in tables(study, outcomes):
+    written = f"This page is written by `{command} --show`; `{command}` starts the runs."
+    parts.append(f"{progress(study, outcomes)} {written}")
+    for data, found in rows_by_images(study, outcomes):
         parts += [f"## {study.data[data].title}", _markdown(HEADER, [row.cells for row in found], ALIGN)]
         parts += ["\n".join(f"- {note}" for note in notes(study, found))]
         parts += [f"![Accuracy over gates](pareto-{data}.svg)"] if data in figures else []
-    for beside in tables_beside(study, outcomes):
-        parts += [f"## {beside.title}", _markdown(beside.header, beside.lines, beside.align)]
+    for more in comparisons(study, outcomes):
+        parts += [f"## {more.title}", _markdown(more.header, more.lines, more.align)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def tables(study: Study, outcomes: Outcomes) -> Iterator[tuple[str, list[Row]]]:
-    """Images that there are results for, with their rows."""
-    for data in study.data:
-        if found := rows(study, outcomes, data):
-            yield data, found
-
-
 def progress(study: Study, outcomes: Outcomes) -> str:
-    """How much is done, in a sentence or two."""
+    """Progress of the study in a sentence or two."""
     every = jobs(study, outcomes)
     done = [outcomes[job] for job in every if job in outcomes]
     refused = sum(outcome.run is None for outcome in done)
@@ -60,14 +61,14 @@ def progress(study: Study, outcomes: Outcomes) -> str:
     return f"{len(done)} of {len(every)} runs are finished{without}.{more}"
 
 
-def notes(study: Study, found: Sequence[Row]) -> list[str]:
-    """What readers should know: the methods' own notes, what was cut by rank, and why results are missing."""
+def notes(study: Study, found: Sequence[MethodRow]) -> list[str]:
+    """Remarks below a table: notes of the methods, corrections by rank, and reasons for missing results."""
     entries = {row.method: study.methods[row.method] for row in found if row.method not in TEACHERS}
     said = [f"{entry.title}: {entry.note}" for entry in entries.values() if entry.note]
     return said + [note for row in found for note in _row_notes(study, row)]
 
 
-def _row_notes(study: Study, row: Row) -> Iterator[str]:
+def _row_notes(study: Study, row: MethodRow) -> Iterator[str]:
     where = row.title if row.budget is None else f"{row.title} at {row.budget:,}"
     searched = [outcome.searched for outcome in row.outcomes if outcome.searched is not None]
     if searched and row.budget is not None:
@@ -84,31 +85,26 @@ def _row_notes(study: Study, row: Row) -> Iterator[str]:
 def _rules(study: Study, outcomes: Outcomes) -> str:
     teachers = [outcomes[job] for job in (Job(TEACHER, data) for data in study.data) if job in outcomes]
     lengths = {sum(outcome.run.epochs.values()) for outcome in teachers if outcome.run}
-    before = (
-        f", after the {' or '.join(map(str, sorted(lengths)))} epochs of the teacher"
-        if lengths
-        else ", after those of the teacher"
-    )
+    before = f"the {' or '.join(map(str, sorted(lengths)))} epochs" if lengths else "those"
     rule = (
-        f"Every method has {study.epochs} epochs of its own{before}, which all within a budget learn from and may "
-        "start from"
+        f"Every method is trained for {study.epochs} epochs, after {before} of the teacher. All methods with a budget "
+        "learn from the teacher and may start from it."
     )
     if study.count_start:
         rule = (
             f"Every method has {study.epochs} epochs in all: one that starts from the teacher has the teacher's "
-            "counted, and the others start from scratch. The epochs of networks that only teach are not counted"
+            "counted, and the others start from scratch. Epochs of networks that only teach are not counted."
         )
     return (
-        f"{rule}. Accuracy is that of the last epoch on the test images, in percent; nothing is chosen by it. With "
-        "several seeds it is the mean ± the standard deviation; bars of plots reach from the least to the greatest. "
-        "Bytes and rounds are those of one image in private "
-        f"inference with {study.engine}, predicted. Training is time on the clock: what other runs took "
-        f"of the same cores, and pauses, are in it.{_precision(outcomes)}"
+        f"{rule} Accuracy is measured on the test images after the last epoch, in percent; no choice depends on it. "
+        "With several seeds it is the mean ± the standard deviation; error bars in plots span all seeds. "
+        f"Bytes and rounds are predicted for private inference of one image with {study.engine}. Training is "
+        f"wall-clock time, including pauses and the load of other runs on the same cores.{_precision(outcomes)}"
     )
 
 
 def _precision(outcomes: Outcomes) -> str:
-    """Which networks were trained in fewer bits than recipes have, and which were not."""
+    """Remark on runs in bfloat16, and on those that are not; empty if all are in float32."""
     runs = {job.name: outcome.run for job, outcome in outcomes.items() if outcome.run}
     halves = [name for name, run in runs.items() if run.environment.get("precision") == "bf16-mixed"]
     if not halves:
@@ -117,7 +113,7 @@ def _precision(outcomes: Outcomes) -> str:
     fewer, others = (wide, "float32") if len(wide) < len(halves) else (halves, "bfloat16")
     named = f"; in {others} {', '.join(fewer)}" if fewer and wide else ""
     said = f"{len(halves)} of {len(runs)} runs were trained in bfloat16 (`--precision bf16-mixed`){named}"
-    return f" {said}. Accuracy is always that in float32."
+    return f" {said}. Accuracy is always measured in float32."
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> str:

@@ -1,4 +1,4 @@
-"""One run of a study, from its recipe to its outcome."""
+"""One run of a study, from its recipe to its outcome: training of teachers and methods in a workspace."""
 
 import hashlib
 import json
@@ -9,14 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from deepshare.errors import BudgetError, CheckpointError, RecipeError, UnsupportedModelError
 from deepshare.private.cost import predict
 from deepshare.sharing.convert import site_gates
 from deepshare.sharing.sites import find_sites
-from deepshare.study.compare.definition import GELU_TEACHER, TEACHER, TEACHERS, Job, Study
-from deepshare.study.compare.locks import lock_of
-from deepshare.study.compare.outcome import Outcome, Outcomes, Private, teacher_of
-from deepshare.study.compare.recipes import checksum, is_path, recipe_of, starts_from_teacher, taught
+from deepshare.study.compare.outcome import Outcomes, PrivateCost, RunOutcome, teacher_of
+from deepshare.study.compare.study_file import (
+    GELU_TEACHER,
+    TEACHER,
+    TEACHERS,
+    Job,
+    Study,
+    checksum,
+    is_path,
+    recipe_of,
+    starts_from_teacher,
+    taught,
+)
 from deepshare.training.api import fit, teach
 from deepshare.training.build import build, check_finished, load, plain_network
 from deepshare.training.hardware import Hardware, Precision
@@ -27,18 +38,20 @@ from deepshare.training.reporter import Reporter
 from deepshare.training.run.folder import RunFolder, own_lines, read_environment
 from deepshare.training.run.weights import read_weights
 
+LOCKS = "locks"
+
 
 @dataclass(frozen=True)
-class Place:
-    """Where a study is run.
+class Workspace:
+    """Folders and settings of a study's runs, with a file lock per run.
 
     Attributes:
-        work: The folder of its run folders.
-        out: The folder of its results, which keeps the run folders of its teachers, too.
-        data_dir: Where data sets are.
-        download: Whether to fetch a data set that is not there.
-        teacher: The run folder of a teacher in the place of those that the study trains.
-        precision: Of the forward and backward pass in training; accuracy is always that in float32.
+        work: Folder of the run folders.
+        out: Folder of the results, which also keeps the run folders of the teachers.
+        data_dir: Folder of the data sets.
+        download: Whether to download a missing data set.
+        teacher: Run folder of a teacher to use instead of training one.
+        precision: Precision of training; accuracy is always measured in float32.
     """
 
     work: Path
@@ -48,58 +61,82 @@ class Place:
     teacher: Path | None = None
     precision: Precision = "32-true"
 
+    def lock(self, job: Job) -> FileLock:
+        """Lock of a run: its holder alone may write into the run folder. The end of a process frees its locks."""
+        folder = self.work / LOCKS
+        folder.mkdir(exist_ok=True)
+        return FileLock(folder / f"{job.name}.lock")
 
-def run(study: Study, job: Job, place: Place, reporter: Reporter) -> Outcome:
-    """Run a job, or go on with it.
+    def is_running(self, job: Job) -> bool:
+        """Whether a process holds the lock of a run; creates no file."""
+        if not (self.work / LOCKS / f"{job.name}.lock").exists():
+            return False
+        try:
+            with self.lock(job).acquire(timeout=0):
+                return False
+        except Timeout:
+            return True
 
-    What the method cannot do, and training that diverges, is an outcome, too.
+    def kept(self, teacher: Job) -> Path:
+        """Run folder of a trained teacher among the results."""
+        return self.out / teacher.name
+
+    def has_teacher(self, teacher: Job) -> bool:
+        """Whether the weights of a teacher are available."""
+        return (teacher.method == TEACHER and self.teacher is not None) or self.kept(teacher).exists()
+
+
+def run(study: Study, job: Job, workspace: Workspace, reporter: Reporter) -> RunOutcome:
+    """Do a run, or resume it.
+
+    A refusal by the method and a divergence of training are outcomes, too.
 
     Raises:
-        DataError: The data is missing or damaged.
-        CheckpointError: The run folder holds something else, or cannot be written.
+        DataError: The data set is missing or damaged.
+        CheckpointError: The run folder holds another run, or cannot be written.
     """
     recipe = recipe_of(study, job)
-    if job.method == TEACHER and place.teacher:
-        return _outcome(study, job, place, place.teacher, load_recipe(RunFolder(place.teacher).recipe))
+    if job.method == TEACHER and workspace.teacher:
+        return _outcome(study, job, workspace, workspace.teacher, load_recipe(RunFolder(workspace.teacher).recipe))
     if job.method in TEACHERS:
-        trained = _outcome(study, job, place, _train_teacher(study, job, place, reporter), recipe)
-        given = checksum(load_recipe(RunFolder(place.teacher).recipe)) if place.teacher else trained.teacher
+        trained = _outcome(study, job, workspace, _train_teacher(study, job, workspace, reporter), recipe)
+        given = checksum(load_recipe(RunFolder(workspace.teacher).recipe)) if workspace.teacher else trained.teacher
         return trained.model_copy(update={"teacher": given})
-    folder = place.work / job.name
-    sources = {teacher.method: _teacher(study, teacher, place, reporter) for teacher in study.teachers_of(job)}
+    folder = workspace.work / job.name
+    sources = {teacher.method: _teacher(study, teacher, workspace, reporter) for teacher in study.teachers_of(job)}
     teacher = checksum(load_recipe(RunFolder(sources[TEACHER]).recipe))
     if recipe.method.name != "relu" or starts_from_teacher(study, recipe):
         recipe = taught(recipe, sources[TEACHER], sources.get(GELU_TEACHER))
     try:
-        _fit(recipe, folder, place, reporter)
+        _fit(recipe, folder, workspace, reporter)
     except (BudgetError, UnsupportedModelError, RecipeError) as error:
         return _empty(study, job, recipe, teacher).model_copy(update={"refused": str(error)})
     known = {"teacher": teacher, "teachers": _checksums(recipe) or None}
-    return _outcome(study, job, place, folder, recipe).model_copy(update=known)
+    return _outcome(study, job, workspace, folder, recipe).model_copy(update=known)
 
 
-def dry_run(study: Study, job: Job, place: Place) -> str | None:
-    """Train one batch of every phase of a run and of its teacher, and keep nothing; gives why a method cannot do it.
+def dry_run(study: Study, job: Job, workspace: Workspace) -> str | None:
+    """Train one batch of every phase of a run and of its teacher, keep nothing, and return the reason for a refusal.
 
     Raises:
-        DataError: The data is missing or damaged.
+        DataError: The data set is missing or damaged.
     """
     try:
         fit(
             recipe=recipe_of(study, job),
-            out=place.work,
-            data_dir=place.data_dir,
-            download=place.download,
+            out=workspace.work,
+            data_dir=workspace.data_dir,
+            download=workspace.download,
             dry_run=True,
-            hardware=Hardware(precision=place.precision),
+            hardware=Hardware(precision=workspace.precision),
         )
     except (BudgetError, UnsupportedModelError) as error:
         return str(error)
     return None
 
 
-def refusal(study: Study, job: Job, input_size: Sequence[int], outcomes: Outcomes) -> Outcome | None:
-    """The outcome of a run whose method cannot do the network or the budget, known before anything is trained."""
+def refusal(study: Study, job: Job, input_size: Sequence[int], outcomes: Outcomes) -> RunOutcome | None:
+    """Outcome of a run whose method does not support the network or budget, before any training; None if it does."""
     recipe = recipe_of(study, job)
     try:
         check_method(recipe, plain_network(recipe, "shared"), input_size)
@@ -109,55 +146,46 @@ def refusal(study: Study, job: Job, input_size: Sequence[int], outcomes: Outcome
     return None
 
 
-def _fit(recipe: Recipe, folder: Path, place: Place, reporter: Reporter, *, gelu: bool = False) -> None:
-    """Train the network of a recipe, or no more than its teacher with GELUs."""
+def _fit(recipe: Recipe, folder: Path, workspace: Workspace, reporter: Reporter, *, gelu: bool = False) -> None:
+    """Train the network of a recipe, or only its teacher with GELUs."""
     run = RunFolder(folder)
-    before = read_environment(run).get("precision", "32-true") if run.environment.exists() else place.precision
-    if before != place.precision:
+    before = read_environment(run).get("precision", "32-true") if run.environment.exists() else workspace.precision
+    if before != workspace.precision:
         raise CheckpointError(f"{folder} was begun with --precision {before}: give it again, or another --work")
     train = teach if gelu else fit
     train(
         recipe=recipe,
         out=folder,
-        data_dir=place.data_dir,
-        download=place.download,
+        data_dir=workspace.data_dir,
+        download=workspace.download,
         resume=True,
-        hardware=Hardware(precision=place.precision),
+        hardware=Hardware(precision=workspace.precision),
         reporter=reporter,
     )
 
 
-def teacher_is_there(job: Job, place: Place) -> bool:
-    """Whether the weights of a teacher are there."""
-    return (job.method == TEACHER and place.teacher is not None) or _kept(job, place).exists()
+def _teacher(study: Study, job: Job, workspace: Workspace, reporter: Reporter) -> Path:
+    """Run folder of a teacher, which is trained again if its weights are missing."""
+    if job.method == TEACHER and workspace.teacher:
+        return workspace.teacher
+    if not workspace.has_teacher(job):
+        with workspace.lock(job):  # one process trains it, the others wait
+            if not workspace.has_teacher(job):
+                reporter.note(f"{job.name}: trained again, since its weights are not in {workspace.out}")
+                _train_teacher(study, job, workspace, reporter)
+    return workspace.kept(job)
 
 
-def _teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> Path:
-    """The run folder of a teacher, which is trained anew where its outcome is there and its weights are not."""
-    if job.method == TEACHER and place.teacher:
-        return place.teacher
-    if not teacher_is_there(job, place):
-        with lock_of(place.work, job):  # of all who miss it, one trains it and the others wait
-            if not teacher_is_there(job, place):
-                reporter.note(f"{job.name}: trained again, since its weights are not in {place.out}")
-                _train_teacher(study, job, place, reporter)
-    return _kept(job, place)
-
-
-def _kept(job: Job, place: Place) -> Path:
-    return place.out / job.name
-
-
-def _train_teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> Path:
-    """Train a teacher, and keep its weights with the results, so that runs elsewhere learn from the same one."""
-    folder, kept = RunFolder(place.work / job.name), _kept(job, place)
-    _fit(recipe_of(study, job), folder.path, place, reporter, gelu=job.method == GELU_TEACHER)
-    with tempfile.TemporaryDirectory(dir=place.out, prefix=f".{job.name}.") as temporary:
+def _train_teacher(study: Study, job: Job, workspace: Workspace, reporter: Reporter) -> Path:
+    """Train a teacher, and keep its weights among the results, so that runs on other machines use the same one."""
+    folder, kept = RunFolder(workspace.work / job.name), workspace.kept(job)
+    _fit(recipe_of(study, job), folder.path, workspace, reporter, gelu=job.method == GELU_TEACHER)
+    with tempfile.TemporaryDirectory(dir=workspace.out, prefix=f".{job.name}.") as temporary:
         whole = Path(temporary) / job.name
         whole.mkdir()
         for file in (folder.model, folder.recipe, folder.metrics, folder.result, folder.images):
             shutil.copy(file, whole)
-        named = read_environment(folder) | {"command": _command(study, place)}  # without anybody's paths
+        named = read_environment(folder) | {"command": _command(study, workspace)}  # without local paths
         RunFolder(whole).environment.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
         if kept.exists():
             kept.rename(Path(temporary) / "before")
@@ -166,10 +194,10 @@ def _train_teacher(study: Study, job: Job, place: Place, reporter: Reporter) -> 
 
 
 def check_teacher(study: Study, folder: Path) -> str:
-    """See whether a finished run can teach all methods of a study; gives the checksum of its recipe.
+    """Check that a finished run can teach all methods of a study, and return the checksum of its recipe.
 
     Raises:
-        CheckpointError: It is not finished, another network, or saw images that the study validates with.
+        CheckpointError: It is unfinished, has another network, or saw validation images of the study.
     """
     check_finished(RunFolder(folder))
     kind = read_weights(RunFolder(folder).model)[1].network
@@ -193,8 +221,8 @@ def _split(recipe: Recipe) -> tuple[str, int | float, int]:
     return data.name, data.validation, recipe.seed if data.seed is None else data.seed
 
 
-def _empty(study: Study, job: Job, recipe: Recipe, teacher: str) -> Outcome:
-    return Outcome(
+def _empty(study: Study, job: Job, recipe: Recipe, teacher: str) -> RunOutcome:
+    return RunOutcome(
         study=study.name,
         method=job.method,
         data=job.data,
@@ -205,21 +233,21 @@ def _empty(study: Study, job: Job, recipe: Recipe, teacher: str) -> Outcome:
     )
 
 
-def _command(study: Study, place: Place) -> list[str]:
+def _command(study: Study, workspace: Workspace) -> list[str]:
     command = ["deepshare", "compare", "--study", study.name]
-    return command if place.precision == "32-true" else [*command, "--precision", place.precision]
+    return command if workspace.precision == "32-true" else [*command, "--precision", workspace.precision]
 
 
-def _outcome(study: Study, job: Job, place: Place, folder: Path, recipe: Recipe) -> Outcome:
-    finished, given = record(folder), folder == place.teacher
+def _outcome(study: Study, job: Job, workspace: Workspace, folder: Path, recipe: Recipe) -> RunOutcome:
+    finished, given = record(folder), folder == workspace.teacher
     overrides = {key: value for key, value in finished.overrides.items() if value is not None and not is_path(key)}
-    command = finished.command if given else shlex.join(_command(study, place))
+    command = finished.command if given else shlex.join(_command(study, workspace))
     network, size = load(folder), read_weights(RunFolder(folder).model)[1].input_size
     sites = dict.fromkeys((site.name for site in find_sites(build(recipe.model), size)), 0)
     try:
         online = predict(network, size, study.engine).online
         sent = max(online.server_bytes, online.client_bytes)
-        private = Private(engine=study.engine, sent=sent, rounds=online.rounds)
+        private = PrivateCost(engine=study.engine, sent=sent, rounds=online.rounds)
     except UnsupportedModelError:
         private = None
     update = {
@@ -235,7 +263,7 @@ def _outcome(study: Study, job: Job, place: Place, folder: Path, recipe: Recipe)
 
 
 def _curve(folder: Path) -> dict[str, list[float]]:
-    """The validation score in percent after every epoch, by phase."""
+    """Validation score in percent after every epoch, by phase."""
     curve: dict[str, list[float]] = {}
     for line in own_lines(RunFolder(folder)):
         score = line["val_miou"] if "val_miou" in line else line["val_accuracy"]
@@ -244,7 +272,7 @@ def _curve(folder: Path) -> dict[str, list[float]]:
 
 
 def _checksums(recipe: Recipe) -> dict[str, str]:
-    """Of the weights that a recipe was given."""
+    """Checksums of the weights that a recipe was given."""
     given = {"plain": recipe.model.weights, "gelu": None}
     given |= {"plain": recipe.plain.weights} if recipe.plain and recipe.plain.weights else {}
     given |= {"gelu": recipe.teacher.weights} if recipe.teacher else {}
@@ -257,6 +285,6 @@ def _sha256(file: Path) -> str:
 
 
 def _searched(folder: Path, job: Job) -> int | None:
-    """The gates at the end of the search, if they were not as many as the budget."""
+    """Gates at the end of the search, if they differ from the budget."""
     left = [int(line["gates"]) for line in RunFolder(folder).lines() if line["phase"] == "search" and "gates" in line]
     return left[-1] if left and left[-1] != job.budget else None

@@ -1,1 +1,1 @@
-"""The runs of a study as jobs of their own, many at a time: on this machine, or on a cluster."""
+"""Launch of a study's runs as separate jobs, several at a time: on this machine or on a cluster."""

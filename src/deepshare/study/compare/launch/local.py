@@ -1,4 +1,4 @@
-"""A study on this machine, several runs at a time, each in a process of its own."""
+"""Launch on this machine: several runs at a time, each in its own process."""
 
 import os
 import time
@@ -9,70 +9,69 @@ from typing import TYPE_CHECKING
 import torch
 
 from deepshare.errors import DeepShareError
-from deepshare.study.compare.definition import Job
-from deepshare.study.compare.launch.worker import Worker, check_installed, needed, new_folder, prepare
-from deepshare.study.compare.outcome import Outcome
-from deepshare.study.compare.queue import End, Limits, Queue
-from deepshare.study.compare.run import teacher_is_there
+from deepshare.study.compare.launch.worker import JobProcess, check_installed, needed, new_folder, prepare
+from deepshare.study.compare.outcome import RunOutcome
+from deepshare.study.compare.runner import End, Limits, Runner
+from deepshare.study.compare.study_file import Job
 from deepshare.training.reporter import Reporter
 
 if TYPE_CHECKING:
     import submitit
 
-YEAR = 365 * 24 * 60  # minutes: nobody else waits for this machine
+YEAR = 365 * 24 * 60  # minutes; in effect no timeout
 POLL = 0.2  # seconds
 
 
 def run_local(
-    queue: Queue,
+    runner: Runner,
     limits: Limits,
     at_once: int,
     make_reporter: Callable[[], Reporter],
-    tell: Callable[[Outcome], None],
+    tell: Callable[[RunOutcome], None],
 ) -> End:
-    """Run what is open, several at a time, and wait for it.
+    """Do all open runs, several at a time, and wait for them.
 
     Args:
-        queue: The study.
-        limits: When to stop; minutes do not count.
-        at_once: How many runs go on at the same time.
-        make_reporter: Makes who is told of a run, in its log, and of the launch, here.
-        tell: Is told of every outcome, which is already written.
+        runner: Runner of the study.
+        limits: Limits of the execution, without minutes.
+        at_once: Number of simultaneous runs.
+        make_reporter: Creates the reporter of a run, which writes to its log, and that of the launch.
+        tell: Called with every outcome, after it is written.
 
     Raises:
-        DeepShareError: submitit is missing, or runs failed; the others are done.
-        CheckpointError: Another queue is at work, a file is damaged or the teacher does not fit.
-        DataError: The data is missing.
+        DeepShareError: submitit is missing, or some runs failed; the others are finished.
+        CheckpointError: Another runner is active, a file is damaged, or the teacher does not fit.
+        DataError: The data set is missing.
     """
     check_installed("local")
     import submitit
 
-    with queue.alone():
+    with runner.exclusive():
         reporter = make_reporter()
-        prepare(queue, needed(queue, queue.outcomes(), limits), reporter)
-        executor = submitit.LocalExecutor(new_folder(queue))
+        prepare(runner, needed(runner, runner.outcomes(), limits), reporter)
+        executor = submitit.LocalExecutor(new_folder(runner))
         executor.update_parameters(timeout_min=YEAR)
-        pool = Pool(queue, limits, at_once, make_reporter, tell, reporter, executor)
+        launched = LocalJobs(runner, limits, at_once, make_reporter, tell, reporter, executor)
         try:
-            while pool.fill():
-                pool.wait()
+            while launched.fill():
+                launched.wait()
         finally:
-            pool.stop()
-    if pool.failed:
-        said = "; ".join(f"{job.name}: {reason}" for job, reason in pool.failed.items())
-        raise DeepShareError(f"{len(pool.failed)} failed and will go on when asked again: {said}")
-    return "stopped" if queue.open(queue.outcomes(), limits) else "finished"
+            launched.stop()
+    if launched.failed:
+        said = "; ".join(f"{job.name}: {reason}" for job, reason in launched.failed.items())
+        raise DeepShareError(f"{len(launched.failed)} failed and will go on when asked again: {said}")
+    return "stopped" if runner.open(runner.outcomes(), limits) else "finished"
 
 
 @dataclass
-class Pool:
-    """The jobs that go on now, and those that failed, with the reason."""
+class LocalJobs:
+    """Jobs that are running, and failed jobs with the reason."""
 
-    queue: Queue
+    runner: Runner
     limits: Limits
     at_once: int
     make_reporter: Callable[[], Reporter]
-    tell: Callable[[Outcome], None]
+    tell: Callable[[RunOutcome], None]
     reporter: Reporter
     executor: "submitit.LocalExecutor"
     going: dict[Job, "submitit.Job[None]"] = field(default_factory=dict)
@@ -81,10 +80,10 @@ class Pool:
     begun: int = 0
 
     def fill(self) -> bool:
-        """Start what can be started; gives whether there is something to wait for."""
-        known = self.queue.outcomes()
-        still = [job for job in needed(self.queue, known, self.limits) if job not in {**self.going, **self.failed}]
-        others = [job for job in still if self.queue.is_running(job)]  # begun by a launch that was killed
+        """Start as many jobs as allowed, and return whether there is one to wait for."""
+        known = self.runner.outcomes()
+        still = [job for job in needed(self.runner, known, self.limits) if job not in {**self.going, **self.failed}]
+        others = [job for job in still if self.runner.workspace.is_running(job)]  # begun by a launch that was killed
         ready = [job for job in still if job not in others and self._is_ready(job)]
         room = self.at_once - len(self.going) - len(others)
         if self.limits.runs is not None:
@@ -94,25 +93,25 @@ class Pool:
         return bool(self.going or others)
 
     def _is_ready(self, job: Job) -> bool:
-        return all(teacher_is_there(teacher, self.queue.place) for teacher in self.queue.study.teachers_of(job))
+        return all(map(self.runner.workspace.has_teacher, self.runner.study.teachers_of(job)))
 
     def _start(self, job: Job) -> None:
         seat = min(set(range(self.at_once)) - set(self.seats.values()))
         threads = max(1, torch.get_num_threads() // self.at_once)
         gpus = visible_gpus()
         gpu = gpus[seat % len(gpus)] if gpus else None
-        self.going[job] = self.executor.submit(Worker(self.queue, job, self.make_reporter, threads, gpu))
+        self.going[job] = self.executor.submit(JobProcess(self.runner, job, self.make_reporter, threads, gpu))
         self.seats[job] = seat
         self.begun += 1
         self.reporter.note(f"{job.name}: begun, told in {self.going[job].paths.stderr}")
 
     def wait(self) -> None:
-        """Wait until a job ends, or for a while if all are those of others."""
+        """Wait until a job ends, or for a while if all running ones belong to another launch."""
         while self.going and not any(submitted.done() for submitted in self.going.values()):
             time.sleep(POLL)
         if not self.going:
             time.sleep(10 * POLL)
-        known = self.queue.outcomes()
+        known = self.runner.outcomes()
         for job in [job for job, submitted in self.going.items() if submitted.done()]:
             submitted = self.going.pop(job)
             del self.seats[job]
@@ -122,7 +121,7 @@ class Pool:
                 self.tell(known[job])
 
     def stop(self) -> None:
-        """End what still goes on, which only an error or an interrupt leaves; it can be gone on with."""
+        """Cancel jobs that an error or interrupt left running; they can be resumed."""
         for submitted in self.going.values():
             submitted.cancel()
         for submitted in self.going.values():
@@ -130,7 +129,7 @@ class Pool:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs of this machine as CUDA_VISIBLE_DEVICES names them."""
+    """GPUs of this machine, named as in CUDA_VISIBLE_DEVICES."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name]
@@ -138,6 +137,6 @@ def visible_gpus() -> list[str]:
 
 
 def _reason(submitted: "submitit.Job[None]") -> str:
-    """The last line of its log, and where the others are."""
+    """Last line of a job's log, and the path of the log."""
     said = (submitted.stderr() or "").strip().splitlines() or ["it was killed"]
     return f"{said[-1].partition('Error: ')[2] or said[-1]} (see {submitted.paths.stderr})"

@@ -1,4 +1,4 @@
-"""A study on a cluster with SLURM: every run is a job, those that share a teacher are one job array behind it."""
+"""Launch on a SLURM cluster: a job per run; runs with the same teacher are one job array that depends on it."""
 
 import json
 import shutil
@@ -10,24 +10,24 @@ from pathlib import Path
 
 from deepshare.errors import CheckpointError, DeepShareError
 from deepshare.files import write_atomically
-from deepshare.study.compare.definition import TEACHERS, Job
-from deepshare.study.compare.launch.worker import Worker, check_installed, needed, new_folder, prepare
-from deepshare.study.compare.queue import Limits, Queue
+from deepshare.study.compare.launch.worker import JobProcess, check_installed, needed, new_folder, prepare
+from deepshare.study.compare.runner import Limits, Runner
+from deepshare.study.compare.study_file import TEACHERS, Job
 from deepshare.training.reporter import Reporter
 
-REQUEUES = 20  # times that a run may be stopped by its time limit; preemption is not counted
+REQUEUES = 20  # timeouts allowed per run; preemptions are not counted
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What a run needs of the cluster; what else sbatch should know is given by its own environment variables.
+class Resources:
+    """Resources of a job; pass further options to sbatch in its own environment variables.
 
     Attributes:
-        partition: By default the cluster's own.
-        hours: After so many a run is stopped and queued again, to go on where it was.
+        partition: Partition; None is the cluster's default.
+        hours: Time limit, after which the job is requeued and resumes.
         gpus: 0 or 1.
-        cores: Of the CPU.
-        at_once: Runs at the same time at most; None leaves it to SLURM.
+        cores: CPU cores.
+        at_once: Maximum number of simultaneous jobs; None leaves it to SLURM.
     """
 
     partition: str | None = None
@@ -37,32 +37,35 @@ class Wishes:
     at_once: int | None = None
 
 
-def submit(queue: Queue, limits: Limits, wishes: Wishes, make_reporter: Callable[[], Reporter]) -> dict[Job, str]:
-    """Submit what is open and is not in SLURM's queue yet, teachers first, and return without waiting for it.
+def submit(
+    runner: Runner, limits: Limits, resources: Resources, make_reporter: Callable[[], Reporter]
+) -> dict[Job, str]:
+    """Submit all open runs that are not in SLURM's queue yet, teachers first, without waiting for them.
 
     Args:
-        queue: The study; its folders must be seen by all machines.
-        limits: Which runs, and how many; minutes do not count.
-        wishes: What a run needs.
-        make_reporter: Makes who is told of a run, in its log.
+        runner: Runner of the study; its folders must be visible to all machines.
+        limits: Limits of the execution, without minutes.
+        resources: Resources of a job.
+        make_reporter: Creates the reporter of a run, which writes to its log.
 
     Returns:
-        SLURM's number of the job of each run that was submitted.
+        SLURM job number of each submitted run.
 
     Raises:
-        DeepShareError: submitit or SLURM is missing, or SLURM refuses the runs.
-        CheckpointError: Another queue is at work, a file is damaged or the teacher does not fit.
-        DataError: The data is missing.
+        DeepShareError: submitit or SLURM is missing, or SLURM rejects the jobs.
+        CheckpointError: Another runner is active, a file is damaged, or the teacher does not fit.
+        DataError: The data set is missing.
     """
     check_installed("slurm")
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise DeepShareError("--launch slurm: there is no sbatch or srun here: run it on a machine of the cluster")
-    with queue.alone():
-        prepare(queue, needed(queue, queue.outcomes(), limits), make_reporter())
-        submission = _Submission(queue, wishes, make_reporter, new_folder(queue))
+    with runner.exclusive():
+        prepare(runner, needed(runner, runner.outcomes(), limits), make_reporter())
+        submission = _Submission(runner, resources, make_reporter, new_folder(runner))
         waiting = submission.waiting()
-        still = needed(queue, queue.outcomes(), limits)
-        runs = [job for job in still if job.name not in waiting and not queue.is_running(job)][: limits.runs]
+        still = needed(runner, runner.outcomes(), limits)
+        idle = [job for job in still if job.name not in waiting and not runner.workspace.is_running(job)]
+        runs = idle[: limits.runs]
         ids: dict[Job, str] = {}
         for data in dict.fromkeys(job.data for job in runs):
             teachers = [Job(name, data) for name in TEACHERS]
@@ -77,15 +80,15 @@ def submit(queue: Queue, limits: Limits, wishes: Wishes, make_reporter: Callable
 
 @dataclass(frozen=True)
 class _Submission:
-    queue: Queue
-    wishes: Wishes
+    runner: Runner
+    resources: Resources
     make_reporter: Callable[[], Reporter]
     folder: Path
 
     @property
     def _record(self) -> Path:
-        """The numbers of all jobs, by run."""
-        return self.queue.place.work / "slurm.json"
+        """File of the job numbers of all runs."""
+        return self.runner.workspace.work / "slurm.json"
 
     def _numbers(self) -> dict[str, str]:
         try:
@@ -97,7 +100,7 @@ class _Submission:
         return known
 
     def waiting(self) -> dict[str, str]:
-        """The runs whose jobs are waiting or running, with their numbers."""
+        """Job numbers of the runs that are waiting or running."""
         numbers = self._numbers()
         if not numbers:
             return {}
@@ -108,16 +111,16 @@ class _Submission:
         return {name: number for name, number in numbers.items() if number in listed.stdout.split()}
 
     def send(self, runs: Sequence[Job], before: str | None) -> dict[Job, str]:
-        """Submit runs as one array, which starts when the job before it has ended well."""
+        """Submit runs as one job array, which starts after the jobs in `before` have succeeded."""
         if not runs:
             return {}
         import submitit
 
         executor = submitit.SlurmExecutor(self.folder, max_num_timeout=REQUEUES)
-        workers = [Worker(self.queue, job, self.make_reporter) for job in runs]
+        processes = [JobProcess(self.runner, job, self.make_reporter) for job in runs]
         try:
             executor.update_parameters(**self._parameters(before))
-            submitted = executor.submit_array(workers)
+            submitted = executor.submit_array(processes)
         except RuntimeError as error:
             raise DeepShareError(f"SLURM refused the runs: {_last(str(error))}") from None
         ids = {job: sent.job_id for job, sent in zip(runs, submitted, strict=True)}
@@ -126,20 +129,20 @@ class _Submission:
         return ids
 
     def _parameters(self, before: str | None) -> dict[str, object]:
-        wishes = self.wishes
+        resources = self.resources
         parameters: dict[str, object] = {
-            "job_name": f"deepshare-{self.queue.study.name}",
-            "time": ceil(60 * wishes.hours),
+            "job_name": f"deepshare-{self.runner.study.name}",
+            "time": ceil(60 * resources.hours),
             "nodes": 1,
             "ntasks_per_node": 1,
-            "cpus_per_task": wishes.cores,
+            "cpus_per_task": resources.cores,
         }
-        if wishes.partition:
-            parameters["partition"] = wishes.partition
-        if wishes.gpus:
-            parameters["gpus_per_node"] = wishes.gpus
-        if wishes.at_once:
-            parameters["array_parallelism"] = wishes.at_once
+        if resources.partition:
+            parameters["partition"] = resources.partition
+        if resources.gpus:
+            parameters["gpus_per_node"] = resources.gpus
+        if resources.at_once:
+            parameters["array_parallelism"] = resources.at_once
         if before:
             parameters["dependency"] = f"afterok:{before}"
             parameters["additional_parameters"] = {"kill-on-invalid-dep": "yes"}

@@ -1,4 +1,4 @@
-"""One run as a job, and which runs there are to start."""
+"""One run of a study as a submitted job, and the runs to submit."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from deepshare.errors import DeepShareError
-from deepshare.study.compare.definition import Job
 from deepshare.study.compare.outcome import Outcomes
-from deepshare.study.compare.queue import Limits, Queue
-from deepshare.study.compare.run import teacher_is_there
+from deepshare.study.compare.runner import Limits, Runner
+from deepshare.study.compare.study_file import Job
 from deepshare.training.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -21,59 +20,60 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Worker:
-    """What a job does.
+class JobProcess:
+    """Callable that submitit executes in the process of a job.
 
     Attributes:
-        queue: The study and where it is run.
+        runner: Runner of the study.
         job: The run.
-        make_reporter: Makes who is told of it, in the job's own log.
-        threads: For torch; None leaves it as it is.
-        gpu: The one that it may use; None leaves it as it is.
+        make_reporter: Creates the reporter of the run, which writes to the job's own log.
+        threads: Number of torch threads; None leaves it unchanged.
+        gpu: GPU to use; None leaves it unchanged.
     """
 
-    queue: Queue
+    runner: Runner
     job: Job
     make_reporter: Callable[[], Reporter]
     threads: int | None = None
     gpu: str | None = None
 
     def __call__(self) -> None:
-        """Do the run, or go on with it where an earlier job was stopped."""
+        """Do the run, or resume it where an earlier job was stopped."""
         if self.gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        self.queue.work_on(self.job, self.make_reporter())
+        self.runner.work_on(self.job, self.make_reporter())
 
     def checkpoint(self) -> "DelayedSubmission":
-        """What is queued again when time is up or the machine is wanted by others: the same."""
+        """Submit the same job again on timeout or preemption; submitit calls this."""
         from submitit.core.utils import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
-def needed(queue: Queue, known: Outcomes, limits: Limits) -> list[Job]:
-    """What has no result yet, each after its teacher if that one's weights are not there, as in a fresh clone."""
+def needed(runner: Runner, known: Outcomes, limits: Limits) -> list[Job]:
+    """Runs without an outcome, each after its teachers if their weights are missing, as in a fresh clone."""
     found: dict[Job, None] = {}
-    for job in queue.open(known, limits):
-        missing = [teacher for teacher in queue.study.teachers_of(job) if not teacher_is_there(teacher, queue.place)]
+    for job in runner.open(known, limits):
+        teachers = runner.study.teachers_of(job)
+        missing = [teacher for teacher in teachers if not runner.workspace.has_teacher(teacher)]
         found |= dict.fromkeys([*missing, job])
     return list(found)
 
 
-def prepare(queue: Queue, runs: Sequence[Job], reporter: Reporter) -> None:
-    """Do once what all jobs would do, see `Queue.look_ahead`."""
-    for outcome in queue.look_ahead(runs, reporter):
+def prepare(runner: Runner, runs: Sequence[Job], reporter: Reporter) -> None:
+    """Do once what all jobs would do; see `Runner.look_ahead`."""
+    for outcome in runner.look_ahead(runs, reporter):
         if outcome.refused:
             reporter.note(f"{outcome.job.name}: no result: {outcome.refused}")
 
 
 def check_installed(launch: str) -> None:
-    """See whether jobs can be launched at all.
+    """Check that submitit is installed.
 
     Raises:
-        DeepShareError: A package is missing.
+        DeepShareError: It is not.
     """
     try:
         import submitit  # noqa: F401
@@ -81,6 +81,6 @@ def check_installed(launch: str) -> None:
         raise DeepShareError(f"--launch {launch} needs submitit: pip install 'deepshare[cluster]'") from None
 
 
-def new_folder(queue: Queue) -> Path:
-    """Where the jobs of one launch keep what they are told and what they say."""
-    return queue.place.work / "jobs" / datetime.now().strftime("%Y%m%d-%H%M%S")
+def new_folder(runner: Runner) -> Path:
+    """Folder for the pickled jobs and logs of one launch."""
+    return runner.workspace.work / "jobs" / datetime.now().strftime("%Y%m%d-%H%M%S")

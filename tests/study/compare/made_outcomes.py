@@ -1,13 +1,12 @@
 """Outcomes as runs would leave them, without the runs."""
 
-from deepshare.study.compare.definition import TEACHER, Job, Study
-from deepshare.study.compare.outcome import Outcome, Private
-from deepshare.study.compare.recipes import checksum, recipe_of
+from deepshare.study.compare.outcome import PrivateCost, RunOutcome
+from deepshare.study.compare.study_file import TEACHER, Job, Study, checksum, recipe_of
 from deepshare.training.recipe.catalog import Finished
 from deepshare.training.recipe.files import differences, load_recipe
 
 
-def finished(study: Study, job: Job, test: float, **changes: object) -> Outcome:
+def finished(study: Study, job: Job, test: float, **changes: object) -> RunOutcome:
     """A run with a test accuracy, and a validation accuracy that is one point lower."""
     recipe = recipe_of(study, job)
     gates = job.budget or 1920
@@ -27,13 +26,13 @@ def finished(study: Study, job: Job, test: float, **changes: object) -> Outcome:
         date="2026-01-01",
     )
     outcome = refused(study, job, "").model_copy(update={"refused": None, "run": run})
-    private = Private(engine=study.engine, sent=1000 * gates, rounds=7)
+    private = PrivateCost(engine=study.engine, sent=1000 * gates, rounds=7)
     return outcome.model_copy(update={"private": private, **changes})
 
 
-def refused(study: Study, job: Job, reason: str) -> Outcome:
+def refused(study: Study, job: Job, reason: str) -> RunOutcome:
     """A method that cannot do it."""
-    return Outcome(
+    return RunOutcome(
         study=study.name,
         method=job.method,
         data=job.data,

@@ -1,23 +1,9 @@
-"""A study of three runs, and SLURM's commands for a machine without it."""
+"""SLURM's commands for a machine without it."""
 
 import json
 import os
 import subprocess
 from pathlib import Path
-
-from deepshare.study.compare.queue import Queue
-from deepshare.study.compare.recipes import load_study
-from deepshare.study.compare.run import Place
-from tests.study.test_compare_definition import DIGITS
-
-TEACHER, FIRST, SECOND = "few-teacher-seed0", "few-snl-96-seed0", "few-snl-192-seed0"
-PASS = """
-[[passes]]
-about = "all"
-data = "few"
-methods = ["snl"]
-budgets = [96, 192]
-"""
 
 SBATCH = """#!/bin/sh
 if [ -e "{folder}/refuse" ]; then echo "sbatch: error: invalid partition specified: none" >&2; exit 1; fi
@@ -38,31 +24,6 @@ cat "{folder}/queue" 2>/dev/null || true
 SCONTROL = """#!/bin/sh
 echo "$@" >> "{folder}/requeued"
 """
-
-
-def three_runs(folder: Path, search: int = 2) -> Path:
-    """A study of a teacher and two runs of SNL, whose search is as long as wanted."""
-    text = DIGITS.read_text()
-    head = text[: text.index("[methods.relu]")] + text[text.index("[methods.snl]") : text.index("[[passes]]")]
-    for old, new in {"epochs = 3\n": f"epochs = {search + 1}\n", "epochs = 2, b": f"epochs = {search}, b"}.items():
-        assert old in head
-        head = head.replace(old, new)
-    (folder / "three.toml").write_text(head + PASS)
-    return folder / "three.toml"
-
-
-def queue_of(study: Path, folder: Path, teacher: Path | None = None) -> Queue:
-    return Queue(load_study(str(study)), Place(folder / "work", folder / "out", teacher=teacher))
-
-
-def results(queue: Queue) -> dict[str, tuple[float, int, bytes]]:
-    """What must not depend on how it was run: accuracy, gates and weights."""
-    found = {}
-    for job, outcome in queue.outcomes().items():
-        assert outcome.run is not None
-        weights = (queue.place.work / job.name / "model.safetensors").read_bytes()
-        found[job.name] = (outcome.run.test, outcome.run.gates, weights)
-    return found
 
 
 class FakeSlurm:

@@ -1,4 +1,4 @@
-"""All runs of a study one after the other, without those that were finished before."""
+"""Execution of a study: all runs that have no outcome yet, one after the other or by several processes."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,31 +11,29 @@ from filelock import FileLock, Timeout
 
 from deepshare.errors import CheckpointError
 from deepshare.study.compare import outcome as outcomes_of
-from deepshare.study.compare.definition import TEACHER, TEACHERS, Job, Study
-from deepshare.study.compare.jobs import jobs
-from deepshare.study.compare.locks import is_held, lock_of
-from deepshare.study.compare.outcome import Outcome, Outcomes, check_images
-from deepshare.study.compare.recipes import checksum, recipe_of
-from deepshare.study.compare.run import Place, check_teacher, refusal, run, teacher_is_there
+from deepshare.study.compare.outcome import Outcomes, RunOutcome, check_images
+from deepshare.study.compare.run import Workspace, check_teacher, refusal, run
+from deepshare.study.compare.schedule import jobs
+from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, checksum, recipe_of
 from deepshare.training.build import output_shape, plain_network
 from deepshare.training.data_source import make_feed
 from deepshare.training.reporter import Reporter
 from deepshare.training.run.folder import RunFolder
 
-State = Literal["finished", "refused", "running", "begun", "open"]
+RunState = Literal["finished", "refused", "running", "begun", "open"]
 End = Literal["finished", "stopped", "elsewhere"]
 
-STARTING = 10.0  # seconds to wait for a run that somebody only looks at
+STARTING = 10.0  # seconds to wait for a lock that another process only tests
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop.
+    """Limits of an execution.
 
     Attributes:
-        minutes: No run is started that would probably end later; None is no limit.
-        runs: Runs that are done at most.
-        methods: Run these only, and the teacher; empty is all.
+        minutes: Start no run that would probably end later than this; None is no limit.
+        runs: Maximum number of runs.
+        methods: Methods to run, besides their teachers; empty is all.
     """
 
     minutes: float | None = None
@@ -44,43 +42,43 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Queue:
-    """The runs of a study.
+class Runner:
+    """Executes the runs of a study.
 
     Attributes:
         study: The study.
-        place: Where it is run.
+        workspace: Its folders and settings.
     """
 
     study: Study
-    place: Place
+    workspace: Workspace
 
     @property
     def out(self) -> Path:
-        """The folder of results."""
-        return self.place.out
+        """Folder of the results."""
+        return self.workspace.out
 
-    def outcomes(self) -> dict[Job, Outcome]:
-        """What there is so far; see `outcome.read_all`."""
+    def outcomes(self) -> dict[Job, RunOutcome]:
+        """All outcomes so far; see `outcome.read_all`."""
         return outcomes_of.read_all(self.study, self.out)
 
-    def run(self, limits: Limits, make_reporter: Callable[[], Reporter], tell: Callable[[Outcome], None]) -> End:
-        """Run what is open, one after the other.
+    def run(self, limits: Limits, make_reporter: Callable[[], Reporter], tell: Callable[[RunOutcome], None]) -> End:
+        """Do all open runs, one after the other.
 
         Args:
-            limits: When to stop.
-            make_reporter: Makes who is told of a run while it goes on.
-            tell: Is told of every outcome, which is already written.
+            limits: Limits of the execution.
+            make_reporter: Creates the reporter of a run.
+            tell: Called with every outcome, after it is written.
 
         Returns:
-            Whether all is done that the limits do not exclude, or the rest is being run by others.
+            Whether all runs within the limits are finished, a limit was reached, or other processes do the rest.
 
         Raises:
-            CheckpointError: Another queue is at work, a file is damaged or the teacher does not fit.
-            DataError: The data is missing.
+            CheckpointError: Another runner is active, a file is damaged, or the teacher does not fit.
+            DataError: The data set is missing.
         """
         began, done = time.monotonic(), 0
-        with self.alone():
+        with self.exclusive():
             for early in self.look_ahead(self.open(self.outcomes(), limits), make_reporter()):
                 tell(early)
                 done += early.run is not None
@@ -94,27 +92,27 @@ class Queue:
                     done += 1
         return "elsewhere" if self.open(self.outcomes(), limits) else "finished"
 
-    def look_ahead(self, runs: Sequence[Job], reporter: Reporter) -> Iterator[Outcome]:
-        """Do what needs no training: find or fetch all images, take a given teacher, refuse what methods cannot do.
+    def look_ahead(self, runs: Sequence[Job], reporter: Reporter) -> Iterator[RunOutcome]:
+        """Do all that needs no training: check or download all images, take a given teacher, find refusals.
 
         Args:
-            runs: What is open.
-            reporter: Is told of the teacher.
+            runs: Open runs.
+            reporter: Reporter of the teacher.
 
         Yields:
-            Outcomes, which are already written.
+            Outcomes, after they are written.
 
         Raises:
-            DataError: The data is missing or damaged, or the network does not take it.
-            CheckpointError: Runs that are finished had other images.
+            DataError: A data set is missing or damaged, or does not fit the network.
+            CheckpointError: Finished runs had other images.
         """
         for data in dict.fromkeys(part.data for part in self.study.passes) if runs else ():
             teacher = Job(TEACHER, data)
             recipe = recipe_of(self.study, teacher)
-            feed = make_feed(None, recipe, self.place.data_dir, download=self.place.download)
+            feed = make_feed(None, recipe, self.workspace.data_dir, download=self.workspace.download)
             output_shape(plain_network(recipe, TEACHER), feed.input_size)
             check_images(data, self.outcomes(), feed.checksum)
-            if self.place.teacher and (taken := self.work_on(teacher, reporter)):
+            if self.workspace.teacher and (taken := self.work_on(teacher, reporter)):
                 yield taken
             known = self.outcomes()
             methods = [job for job in runs if job.data == data and job.method not in TEACHERS]
@@ -124,25 +122,26 @@ class Queue:
                     yield outcome
 
     def open(self, known: Outcomes, limits: Limits) -> list[Job]:
-        """What has no result yet, in its order."""
+        """Runs without an outcome, in order."""
         every = jobs(self.study, known)
         wanted = [job for job in every if not limits.methods or job.method in limits.methods]
         teachers = {teacher for job in wanted for teacher in self.study.teachers_of(job)}
         return [job for job in every if job not in known and (job in wanted or job in teachers)]
 
     def _next(self, limits: Limits) -> Job | None:
-        return next((job for job in self.open(self.outcomes(), limits) if not self.is_running(job)), None)
+        still = self.open(self.outcomes(), limits)
+        return next((job for job in still if not self.workspace.is_running(job)), None)
 
-    def work_on(self, job: Job, reporter: Reporter) -> Outcome | None:
-        """Do a run, or go on with it, and write its outcome; any number of processes may do so at the same time.
+    def work_on(self, job: Job, reporter: Reporter) -> RunOutcome | None:
+        """Do or resume a run, and write its outcome; any number of processes may do so at the same time.
 
         Returns:
-            The outcome; None if it was there before, or if another process is at it.
+            The outcome; None if it existed before, or if another process is doing the run.
         """
         make_folder(self.out, "--out")
-        make_folder(self.place.work, "--work")
+        make_folder(self.workspace.work, "--work")
         try:
-            with lock_of(self.place.work, job).acquire(timeout=STARTING):
+            with self.workspace.lock(job).acquire(timeout=STARTING):
                 return self._run(job, reporter)
         except Timeout:
             reporter.note(f"{job.name}: another process is at it")
@@ -150,22 +149,22 @@ class Queue:
         finally:
             reporter.end()
 
-    def _run(self, job: Job, reporter: Reporter) -> Outcome | None:
+    def _run(self, job: Job, reporter: Reporter) -> RunOutcome | None:
         known = self.outcomes()
-        again = job.method in TEACHERS and not teacher_is_there(job, self.place)
+        again = job.method in TEACHERS and not self.workspace.has_teacher(job)
         if job in known and not again:
             return None
         every = jobs(self.study, known)
         number = f"{every.index(job) + 1} of {len(every)}, " if job in every else ""
         reporter.note(f"{job.name} ({number}about {self.minutes(job, known):.1f} min)")
-        outcome = run(self.study, job, self.place, reporter)
+        outcome = run(self.study, job, self.workspace, reporter)
         if job in known:
             return None
         outcomes_of.write(outcome, self.out)
         return outcome
 
     def _check_teacher(self) -> None:
-        given = self.place.teacher and check_teacher(self.study, self.place.teacher)
+        given = self.workspace.teacher and check_teacher(self.study, self.workspace.teacher)
         for outcome in self.outcomes().values():
             own = checksum(recipe_of(self.study, Job(TEACHER, outcome.data)))
             if outcome.teacher != (given or own):
@@ -175,52 +174,48 @@ class Queue:
                 )
 
     def minutes(self, job: Job, known: Outcomes) -> float:
-        """How long a run will take, as the longest one of its method, or else of any method, on the same images."""
+        """Estimated minutes of a run: the longest one of its method, or else of any method, on the same images."""
         runs = [(o.method, o.run.seconds) for o in known.values() if o.run and o.data == job.data]
         alike = [seconds for method, seconds in runs if method == job.method] or [seconds for _, seconds in runs]
         return max(alike) / 60 if alike else self.study.data[job.data].minutes
 
-    def states(self) -> Iterator[tuple[Job, State, Outcome | None]]:
-        """Every run with what has become of it, in the order of the queue."""
+    def states(self) -> Iterator[tuple[Job, RunState, RunOutcome | None]]:
+        """All runs in order, with their states and outcomes."""
         known = self.outcomes()
         for job in jobs(self.study, known):
             yield job, self._state(job, known), known.get(job)
 
-    def _state(self, job: Job, known: Outcomes) -> State:
+    def _state(self, job: Job, known: Outcomes) -> RunState:
         if job in known:
             return "refused" if known[job].refused else "finished"
-        if self.is_running(job):
+        if self.workspace.is_running(job):
             return "running"
-        return "begun" if RunFolder(self.place.work / job.name).metrics.exists() else "open"
-
-    def is_running(self, job: Job) -> bool:
-        """Whether some process is at a run; after a kill nobody is."""
-        return is_held(self.place.work, job)
+        return "begun" if RunFolder(self.workspace.work / job.name).metrics.exists() else "open"
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Be the only one who starts runs, after a look at the teacher, with folders for runs and results.
+    def exclusive(self) -> Iterator[None]:
+        """Check the teacher, create the folders, and hold the lock of the only runner that starts runs.
 
         Raises:
-            CheckpointError: Another queue is at work, a file is damaged or the teacher does not fit.
+            CheckpointError: Another runner is active, a file is damaged, or the teacher does not fit.
         """
         self._check_teacher()
         make_folder(self.out, "--out")
-        make_folder(self.place.work, "--work")
+        make_folder(self.workspace.work, "--work")
         try:
-            with FileLock(self.place.work / "queue.lock").acquire(timeout=0):
+            with FileLock(self.workspace.work / "queue.lock").acquire(timeout=0):
                 yield
         except Timeout:
             raise CheckpointError(
-                f"another queue is at work in {self.place.work}: wait for it, or give another --work"
+                f"another queue is at work in {self.workspace.work}: wait for it, or give another --work"
             ) from None
 
 
 def make_folder(folder: Path, flag: str) -> None:
-    """Make a folder unless it is there.
+    """Create a folder if it is missing.
 
     Raises:
-        CheckpointError: It cannot be made.
+        CheckpointError: It cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,16 +7,15 @@ import pytest
 from deepshare.errors import BudgetError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import find_sites
-from deepshare.study.compare.definition import TEACHER, Job, Study
-from deepshare.study.compare.jobs import kinds
-from deepshare.study.compare.recipes import load_study, recipe_of
+from deepshare.study.compare.schedule import kinds
+from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study, recipe_of
 from deepshare.study.published import paper
 from deepshare.training.build import plain_network
 from deepshare.training.method_factory import make_method
 from deepshare.training.recipe.files import load_recipe
 from tests.cli.command import Cli
 from tests.data.unpacked import Unpack
-from tests.study.test_compare_definition import DIGITS
+from tests.study.compare.digits import DIGITS
 
 BUDGETS = (6_000, 12_900, 49_900)
 SIZE = (3, 32, 32)

@@ -1,19 +1,19 @@
-"""What a study still has to run, and in which order."""
+"""Schedule of a study: its runs in order, and the methods that passes select by earlier results."""
 
 from itertools import pairwise
 
-from deepshare.study.compare.definition import Choice, Job, Pass, Study
 from deepshare.study.compare.outcome import Outcomes
+from deepshare.study.compare.study_file import Job, Pass, Selection, Study
 
 
 def jobs(study: Study, outcomes: Outcomes) -> list[Job]:
-    """Every run of a study in its order, teachers before those who learn from them.
+    """All runs of a study in order, teachers before the runs that depend on them.
 
-    Methods that are chosen by results are there as soon as these are.
+    Runs of methods that are selected by results are included as soon as these results exist.
     """
     found: dict[Job, None] = {}
     for part in study.passes:
-        for job in (job for job in study.jobs_of(part) if _is_chosen(study, part, job, outcomes)):
+        for job in (job for job in study.jobs_of(part) if _is_selected(study, part, job, outcomes)):
             found |= dict.fromkeys([*study.teachers_of(job), job])
     return list(found)
 
@@ -27,7 +27,7 @@ def kinds(study: Study) -> list[Job]:
 
 
 def undecided(study: Study, outcomes: Outcomes) -> list[Pass]:
-    """The passes whose methods cannot be chosen yet."""
+    """Passes whose methods cannot be selected yet."""
     return [
         part
         for part in study.passes
@@ -35,15 +35,15 @@ def undecided(study: Study, outcomes: Outcomes) -> list[Pass]:
     ]
 
 
-def _is_chosen(study: Study, part: Pass, job: Job, outcomes: Outcomes) -> bool:
+def _is_selected(study: Study, part: Pass, job: Job, outcomes: Outcomes) -> bool:
     if part.choose is None:
         return True
     ranked = _ranked(study, part, job.budget, part.choose.data, outcomes)
-    return ranked is not None and job.method in choose(part.choose, ranked)
+    return ranked is not None and job.method in select(part.choose, ranked)
 
 
 def _ranked(study: Study, part: Pass, budget: int | None, data: str, outcomes: Outcomes) -> dict[str, float] | None:
-    """The validation accuracy of the methods of a pass, the best first; None as long as one is missing."""
+    """Validation accuracy of the methods of a pass, best first; None until all have a result."""
     scores = {}
     for method in part.methods:
         outcome = outcomes.get(Job(method, data, budget if study.has_budget(method) else None))
@@ -54,14 +54,14 @@ def _ranked(study: Study, part: Pass, budget: int | None, data: str, outcomes: O
     return dict(sorted(scores.items(), key=lambda item: -item[1]))
 
 
-def choose(choice: Choice, ranked: dict[str, float]) -> set[str]:
-    """Choose among methods in the order of their rank.
+def select(selection: Selection, ranked: dict[str, float]) -> set[str]:
+    """Select among methods in the order of their rank.
 
     >>> scores = {"a": 60.0, "b": 55.0, "c": 54.5, "d": 50.0}
-    >>> sorted(choose(Choice(by="closest", count=1, data="few"), scores))
+    >>> sorted(select(Selection(by="closest", count=1, data="few"), scores))
     ['b', 'c']
     """
-    if choice.by == "leaders":
-        return set(list(ranked)[: choice.count])
+    if selection.by == "leaders":
+        return set(list(ranked)[: selection.count])
     pairs = sorted(pairwise(ranked), key=lambda pair: ranked[pair[0]] - ranked[pair[1]])
-    return {method for pair in pairs[: choice.count] for method in pair}
+    return {method for pair in pairs[: selection.count] for method in pair}

@@ -10,19 +10,18 @@ from torch import nn
 
 from deepshare.errors import RecipeError
 from deepshare.sharing.sites import find_sites
-from deepshare.study.compare.definition import GELU_TEACHER, TEACHER, Job, Study
-from deepshare.study.compare.jobs import jobs
-from deepshare.study.compare.outcome import Outcome
+from deepshare.study.compare.outcome import RunOutcome
 from deepshare.study.compare.page import as_markdown
-from deepshare.study.compare.queue import Limits, Queue
-from deepshare.study.compare.recipes import load_study, own_epochs, recipe_of
-from deepshare.study.compare.run import Place
+from deepshare.study.compare.run import Workspace
+from deepshare.study.compare.runner import Limits, Runner
+from deepshare.study.compare.schedule import jobs
+from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Job, Study, load_study, own_epochs, recipe_of
 from deepshare.training.api import teach
 from deepshare.training.build import load, plain_network
 from deepshare.training.method_factory import planned
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import Reporter
-from tests.study.test_compare_definition import DIGITS
+from tests.study.compare.digits import DIGITS
 
 SNL, PLAIN, SHARED = Job("snl", "few", 96), Job("relu", "few"), Job("deepshare", "few", 96)
 GELUS = Job(GELU_TEACHER, "few")
@@ -60,19 +59,19 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def run(queue: Queue, *methods: str) -> list[str]:
-    done: list[Outcome] = []
-    queue.run(Limits(methods=methods), Reporter, done.append)
+def run(runner: Runner, *methods: str) -> list[str]:
+    done: list[RunOutcome] = []
+    runner.run(Limits(methods=methods), Reporter, done.append)
     return [outcome.job.method for outcome in done]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Queue:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """The study run to its end; not to be changed."""
     folder = tmp_path_factory.mktemp("whole")
-    queue = Queue(made(values(), folder), Place(folder / "work", folder / "out"))
-    assert run(queue) == [TEACHER, "snl", "relu", GELU_TEACHER, "deepshare"]
-    return queue
+    runner = Runner(made(values(), folder), Workspace(folder / "work", folder / "out"))
+    assert run(runner) == [TEACHER, "snl", "relu", GELU_TEACHER, "deepshare"]
+    return runner
 
 
 def sha256(folder: Path) -> str:
@@ -111,7 +110,7 @@ def test_a_method_chooses_the_teacher_with_gelus_only_where_there_is_one(tmp_pat
         made(wrong, tmp_path)
 
 
-def test_the_teacher_with_gelus_is_trained_once_and_learned_from(whole: Queue) -> None:
+def test_the_teacher_with_gelus_is_trained_once_and_learned_from(whole: Runner) -> None:
     outcomes = whole.outcomes()
     trained = outcomes[GELUS].run
     assert trained is not None
@@ -119,14 +118,14 @@ def test_the_teacher_with_gelus_is_trained_once_and_learned_from(whole: Queue) -
     network = load(whole.out / GELUS.name)
     assert sum(isinstance(module, nn.GELU) for module in network.modules()) == 8
     assert not any(isinstance(module, nn.ReLU) for module in network.modules())
-    recipe = (whole.place.work / SHARED.name / "recipe.toml").read_text()
+    recipe = (whole.workspace.work / SHARED.name / "recipe.toml").read_text()
     assert str(whole.out / GELUS.name) in recipe
-    assert not (whole.place.work / SHARED.name / "teacher").exists()
+    assert not (whole.workspace.work / SHARED.name / "teacher").exists()
     assert outcomes[SHARED].teachers == {"gelu": sha256(whole.out / GELUS.name)}
     assert outcomes[GELUS].weights == sha256(whole.out / GELUS.name)
 
 
-def test_results_keep_curve_counts_and_checksums(whole: Queue) -> None:
+def test_results_keep_curve_counts_and_checksums(whole: Runner) -> None:
     outcomes = whole.outcomes()
     snl, plain = outcomes[SNL], outcomes[PLAIN]
     assert snl.run is not None and plain.run is not None and snl.curve and plain.curve
@@ -145,11 +144,11 @@ def test_results_keep_curve_counts_and_checksums(whole: Queue) -> None:
     assert sum(count > 0 for count in shared.values()) == 4  # leaders alone
 
 
-def test_plain_training_from_scratch_does_not_go_on_from_the_teacher(whole: Queue) -> None:
-    assert "weights" not in (whole.place.work / PLAIN.name / "recipe.toml").read_text()
+def test_plain_training_from_scratch_does_not_go_on_from_the_teacher(whole: Runner) -> None:
+    assert "weights" not in (whole.workspace.work / PLAIN.name / "recipe.toml").read_text()
 
 
-def test_its_page_says_how_epochs_are_counted(whole: Queue) -> None:
+def test_its_page_says_how_epochs_are_counted(whole: Runner) -> None:
     page = as_markdown(whole.study, whole.outcomes(), [])
     assert "Every method has 5 epochs in all: one that starts from the teacher has the teacher's counted" in page
     assert "ended early" not in page
@@ -157,9 +156,9 @@ def test_its_page_says_how_epochs_are_counted(whole: Queue) -> None:
 
 
 def test_one_method_alone_waits_for_its_own_teachers_only(tmp_path: Path) -> None:
-    queue = Queue(made(values(), tmp_path), Place(tmp_path / "work", tmp_path / "out"))
-    assert [job.method for job in queue.open({}, Limits(methods=("snl",)))] == [TEACHER, "snl"]
-    assert [job.method for job in queue.open({}, Limits(methods=("deepshare",)))] == [
+    runner = Runner(made(values(), tmp_path), Workspace(tmp_path / "work", tmp_path / "out"))
+    assert [job.method for job in runner.open({}, Limits(methods=("snl",)))] == [TEACHER, "snl"]
+    assert [job.method for job in runner.open({}, Limits(methods=("deepshare",)))] == [
         TEACHER,
         GELU_TEACHER,
         "deepshare",

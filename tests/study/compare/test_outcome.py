@@ -6,17 +6,11 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import CheckpointError
-from deepshare.study.compare.definition import TEACHER, Job, Study
-from deepshare.study.compare.outcome import Outcome, read_all, write
-from deepshare.study.compare.recipes import load_study
-from tests.study.compare_results import finished, refused
+from deepshare.study.compare.outcome import RunOutcome, read_all, write
+from deepshare.study.compare.study_file import TEACHER, Job, Study
+from tests.study.compare.made_outcomes import finished, refused
 
 SNL = Job("snl", "few", 96)
-
-
-@pytest.fixture(scope="module")
-def digits() -> Study:
-    return load_study("digits")
 
 
 def test_what_is_written_is_read_back(digits: Study, tmp_path: Path) -> None:
@@ -51,7 +45,7 @@ def test_a_damaged_file_is_named(digits: Study, tmp_path: Path, damage: str) -> 
 
 def altered(digits: Study, folder: Path, **changes: object) -> str:
     outcome = finished(digits, SNL, 50.0)
-    write(Outcome.model_validate({**outcome.model_dump(), **changes}), folder)
+    write(RunOutcome.model_validate({**outcome.model_dump(), **changes}), folder)
     return refusal(digits, folder)
 
 
