@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -29,6 +30,15 @@ LEVEL = {
     "private": 4,
 }
 LEVEL |= {"study": 5, "cli": 6, "__main__": 7}
+# Inside a room: a part may import from parts of earlier levels and from itself.
+INSIDE = {
+    "study": (
+        {"drawing", "samples"},
+        {"published", "affine", "dimension", "xor", "scenes"},
+        {"boundary"},
+        {"compare", "report"},
+    ),
+}
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -55,6 +65,38 @@ def test_a_room_imports_only_from_lower_rooms(path: Path) -> None:
         return
     others = {name.split(".")[1] for name in imports(path) if name.startswith("deepshare.")} - {here, "__version__"}
     assert {other for other in others if LEVEL[other] >= LEVEL[here]} == set()
+
+
+@pytest.mark.parametrize("here", INSIDE)
+def test_a_part_of_a_room_imports_only_from_earlier_parts(here: str) -> None:
+    level = {part: number for number, parts in enumerate(INSIDE[here]) for part in parts}
+    files = [path for path in (PACKAGE / here).rglob("*.py") if path != PACKAGE / here / "__init__.py"]
+    wrong = []
+    for path in files:
+        part = path.relative_to(PACKAGE / here).with_suffix("").parts[0]
+        others = {name.split(".")[2] for name in modules(path) if name.startswith(f"deepshare.{here}.")} - {part}
+        wrong += [f"{path}: {other}" for other in others if level[other] >= level[part]]
+    assert wrong == []
+
+
+def test_no_import_is_circular() -> None:
+    graph = {_module(path): set(modules(path)) - {_module(path)} for path in FILES}
+    TopologicalSorter(graph).prepare()  # else it raises CycleError, which names the circle
+
+
+def modules(path: Path) -> Iterator[str]:
+    """Every module of the package that a file imports, also as a name of its parent."""
+    known = {_module(file) for file in FILES}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name in known)
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("deepshare"):
+            named = (f"{node.module}.{name.name}" for name in node.names)
+            yield from (name if name in known else str(node.module) for name in named)
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 def test_the_check_sees_an_import_inside_a_function(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from deepshare import zoo
 from deepshare.errors import CheckpointError, UnsupportedModelError
 from deepshare.sharing.convert import Overwrite
 from deepshare.study.affine.figure import draw, save
-from deepshare.study.affine.parameters import Affine, linear_like, read, read_run
+from deepshare.study.affine.parameters import NetworkAffine, linear_like, read, read_run
 from deepshare.study.drawing import BLUE, ORANGE
 
 SIZE = (3, 16, 16)
 
 
 @pytest.fixture
-def network() -> Affine:
+def network() -> NetworkAffine:
     plain = zoo.resnet18(num_classes=5, width=4, depth=10)
     plan = deepshare.plan(plain, SIZE, "20%")
     generator = torch.Generator().manual_seed(0)
@@ -58,7 +58,7 @@ def test_prototypes_are_the_first_channels_of_leaders_only(tiny_run: Path) -> No
         assert torch.equal(site.beta, weights[f"{site.site}.beta"])
 
 
-def test_shares_are_those_of_all_channels_of_a_kind(network: Affine) -> None:
+def test_shares_are_those_of_all_channels_of_a_kind(network: NetworkAffine) -> None:
     entry = json.loads(json.dumps(network.to_dict()))
     prototypes = sum(site["prototypes"] for site in entry["sites"])
     channels = sum(site["channels"] for site in entry["sites"])
@@ -102,7 +102,7 @@ def test_a_site_that_overwrites_its_input_keeps_its_name() -> None:
     assert [site.site for site in read(shared).sites] == ["act"]
 
 
-def test_a_panel_for_each_site_with_prototypes_and_replicates_apart(network: Affine) -> None:
+def test_a_panel_for_each_site_with_prototypes_and_replicates_apart(network: NetworkAffine) -> None:
     figure = draw([network])
     panels = [axes for axes in figure.subfigs[0].axes if axes.axison]
     assert [axes.get_title() for axes in panels] == [site.site for site in network.sites]
@@ -115,7 +115,7 @@ def test_a_panel_for_each_site_with_prototypes_and_replicates_apart(network: Aff
         assert torch.equal(torch.as_tensor(replicates.get_xydata()).float(), expected[site.prototypes :])
 
 
-def test_the_shaded_area_is_where_channels_are_linear_like(network: Affine) -> None:
+def test_the_shaded_area_is_where_channels_are_linear_like(network: NetworkAffine) -> None:
     axes = draw([network]).subfigs[0].axes[0]
     area = axes.collections[0].get_paths()[0]
     points = (torch.rand(2_000, 2) * 2 - 1).double()
@@ -123,7 +123,7 @@ def test_the_shaded_area_is_where_channels_are_linear_like(network: Affine) -> N
     assert torch.equal(inside, linear_like(points[:, 1], points[:, 0]))
 
 
-def test_two_networks_stand_side_by_side(network: Affine, tmp_path: Path) -> None:
+def test_two_networks_stand_side_by_side(network: NetworkAffine, tmp_path: Path) -> None:
     figure = draw([network, network])
     assert len(figure.subfigs) == 2
     save([network, network], tmp_path, "deepshare study affine one two")

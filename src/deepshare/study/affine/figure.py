@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from deepshare.study import drawing
-from deepshare.study.affine.parameters import LINEAR, Affine, SiteAffine
+from deepshare.study.affine.parameters import LINEAR, NetworkAffine, SiteAffine
 from deepshare.study.drawing import BLUE, DARK, FAINT, FRAME, ORANGE, TICKS
 
 COLUMNS = 4
@@ -20,7 +20,7 @@ PANEL = 2.15
 LINEAR_AREA = "#e9e9e9"
 
 
-def draw(networks: Sequence[Affine]) -> Figure:
+def draw(networks: Sequence[NetworkAffine]) -> Figure:
     """Draw a block of panels per network; all panels share one scale."""
     columns = [min(COLUMNS, len(network.sites)) for network in networks]
     rows = max(math.ceil(len(network.sites) / COLUMNS) for network in networks)
@@ -35,12 +35,12 @@ def draw(networks: Sequence[Affine]) -> Figure:
     return figure
 
 
-def _limit(networks: Sequence[Affine]) -> float:
+def _limit(networks: Sequence[NetworkAffine]) -> float:
     largest = max(float(torch.cat([site.alpha, site.beta]).abs().max()) for n in networks for site in n.sites)
     return max(1.1 * largest, 0.1)
 
 
-def _block(block: SubFigure, network: Affine, rows: int, limit: float) -> None:
+def _block(block: SubFigure, network: NetworkAffine, rows: int, limit: float) -> None:
     block.suptitle(f"{network.title}\n{network.linear_said}", fontsize=10.5, fontweight="bold")
     columns = min(COLUMNS, len(network.sites))
     panels = block.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -81,7 +81,7 @@ def _marks() -> list[Line2D | Patch]:
     ]
 
 
-def save(networks: Sequence[Affine], folder: Path, command: str) -> None:
+def save(networks: Sequence[NetworkAffine], folder: Path, command: str) -> None:
     """Write affine.json, affine.svg and affine.png into an existing folder.
 
     Args:

@@ -62,7 +62,7 @@ class SiteAffine:
 
 
 @dataclass(frozen=True)
-class Affine:
+class NetworkAffine:
     """Affine parameters of a network.
 
     Attributes:
@@ -128,7 +128,7 @@ def linear_like(alpha: Tensor, beta: Tensor) -> Tensor:
     return alpha.abs() <= LINEAR * torch.maximum(beta.abs(), (alpha + beta).abs())
 
 
-def read_run(folder: str | Path, *, model: nn.Module | None = None) -> Affine:
+def read_run(folder: str | Path, *, model: nn.Module | None = None) -> NetworkAffine:
     """Read the affine parameters of a finished run with shared gates.
 
     Args:
@@ -145,7 +145,7 @@ def read_run(folder: str | Path, *, model: nn.Module | None = None) -> Affine:
     return read(network, name=str(folder), gates=Plan.load(run.plan).gates)
 
 
-def read(model: nn.Module, *, name: str = "the network", gates: int | None = None) -> Affine:
+def read(model: nn.Module, *, name: str = "the network", gates: int | None = None) -> NetworkAffine:
     """Read the affine parameters of a network with shared gates.
 
     Args:
@@ -162,7 +162,7 @@ def read(model: nn.Module, *, name: str = "the network", gates: int | None = Non
     if not any(isinstance(module.alpha, nn.Parameter) for _, module in sites):
         raise UnsupportedModelError(f"{name} was shared without an affine map (affine = false): there is none to show")
     numbers = {id(cell): number for number, cell in enumerate(dict.fromkeys(module.cell for _, module in sites), 1)}
-    return Affine(name, gates, tuple(_site(path, module, numbers[id(module.cell)]) for path, module in sites))
+    return NetworkAffine(name, gates, tuple(_site(path, module, numbers[id(module.cell)]) for path, module in sites))
 
 
 def _sites(model: nn.Module) -> Sequence[tuple[str, SharedReLU]]:

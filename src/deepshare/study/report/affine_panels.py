@@ -2,14 +2,14 @@
 
 import torch
 
-from deepshare.study.affine.parameters import LINEAR, Affine, SiteAffine
+from deepshare.study.affine.parameters import LINEAR, NetworkAffine, SiteAffine
 from deepshare.study.report.chart import AxisScale, Point, dots, legend, svg, text
 from deepshare.study.report.markup import Node, node, section
 
 SIDE, TOP, LEFT = 200.0, 36.0, 4.0
 
 
-def affine_section(affine: Affine | str) -> Node:
+def affine_section(affine: NetworkAffine | str) -> Node:
     """Section of panels, or the reason why there are none."""
     title = "Affine parameters"
     if isinstance(affine, str):

@@ -14,7 +14,7 @@ from deepshare.private.cost import Cost
 from deepshare.private.formatting import cost_dict
 from deepshare.sharing.plan import Plan
 from deepshare.study import affine
-from deepshare.study.affine import Affine
+from deepshare.study.affine import NetworkAffine
 from deepshare.study.report.private_cost import Predicted, or_reason, predict_costs, read_measured
 from deepshare.study.samples import Examples, Samples, open_images, predict_samples
 from deepshare.training.build import load
@@ -65,7 +65,7 @@ class Run:
     strands: tuple[Strand, ...]
     plan: Plan | None
     pi: dict[str, list[int]]
-    affine: Affine | str
+    affine: NetworkAffine | str
     predicted: Predicted | str
     measured: dict[str, Cost]
     samples: Samples | str
@@ -140,7 +140,7 @@ def short_names(runs: Sequence[Run]) -> list[str]:
     return short if len(set(short)) == len(runs) else [run.name for run in runs]
 
 
-def _dict_or_reason(part: Affine | Predicted | Samples | str) -> dict[str, Any] | str:
+def _dict_or_reason(part: NetworkAffine | Predicted | Samples | str) -> dict[str, Any] | str:
     return part if isinstance(part, str) else part.to_dict()
 
 
