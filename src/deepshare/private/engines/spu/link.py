@@ -5,7 +5,7 @@ from typing import Any
 from spu import libspu
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.spu.meter import Meter
+from deepshare.private.engines.spu.meter import LogMeter
 from deepshare.private.runtime.engine import Role, Task, Tls
 
 RANKS: dict[Role, int] = {"server": 0, "client": 1}
@@ -17,7 +17,7 @@ MESSAGE_SECONDS = 1200
 _DEPTH = 2
 
 
-def connect(task: Task, meter: Meter) -> Any:
+def connect(task: Task, meter: LogMeter) -> Any:
     """Find the other party.
 
     Raises:
@@ -29,7 +29,7 @@ def connect(task: Task, meter: Meter) -> Any:
         raise _reason(task, meter, str(error)) from error
 
 
-def _reason(task: Task, meter: Meter, message: str) -> EngineError:
+def _reason(task: Task, meter: LogMeter, message: str) -> EngineError:
     other = next(role for role in RANKS if role != task.role)
     there = f"the {other} at {task.addresses[other]}"
     if "connect to mesh" not in message:

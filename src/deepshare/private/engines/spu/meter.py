@@ -1,4 +1,4 @@
-"""What a run of the engine costs, from its own statistics.
+"""The cost of a run, from the runtime's own statistics.
 
 The runtime writes how many bytes each executable sent to its log, and every message to a trace, without its content.
 """
@@ -22,11 +22,11 @@ _COMPARISON = re.compile(
 )
 
 
-class Meter:
+class LogMeter:
     """Reads the logs of the runtime; one for a process, which has one set of logs.
 
     Args:
-        folder: Where the logs may be.
+        folder: Folder for the logs.
         rank: This party's.
     """
 
@@ -43,7 +43,7 @@ class Meter:
         libspu.logging.setup_logging(options)
 
     def run(self, runtime: Any, executable: Any) -> Part:
-        """Run an executable and say what it cost this party."""
+        """Run an executable and return its cost for this party."""
         self._new(self._log), self._new(self._trace)
         start = time.perf_counter()
         runtime.run(executable)
@@ -53,7 +53,7 @@ class Meter:
         return Part(seconds=seconds, rounds=self._rounds(self._new(self._trace)), **side)
 
     def complaints(self) -> str:
-        """What the runtime has logged since it was last read."""
+        """New lines of the runtime's log."""
         return self._new(self._log)
 
     def _new(self, path: Path) -> str:
@@ -65,7 +65,7 @@ class Meter:
         return text.decode(errors="replace")
 
     def _rounds(self, trace: str) -> int:
-        """How often this party waited: messages that come without one going in between are waited for together.
+        """Waits of this party: messages that come without one going in between are waited for together.
 
         Links other than the main one work beside each other, so that the longest counts.
         """

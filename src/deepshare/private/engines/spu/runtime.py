@@ -10,7 +10,7 @@ from spu import libspu
 from spu.utils import frontend
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.spu.meter import Meter
+from deepshare.private.engines.spu.meter import LogMeter
 from deepshare.private.engines.spu.protocol import FRACTION_BITS, Protocol
 from deepshare.private.runtime.engine import Part
 
@@ -18,16 +18,16 @@ SERVER, CLIENT = 0, 1
 _SECRET = libspu.Visibility.VIS_SECRET
 
 
-class Machine:
+class SpuRuntime:
     """A party's runtime.
 
     Args:
-        protocol: Which one both speak.
+        protocol: The protocol of both.
         link: The connection.
         meter: Reads what runs cost.
     """
 
-    def __init__(self, protocol: Protocol, link: Any, meter: Meter) -> None:
+    def __init__(self, protocol: Protocol, link: Any, meter: LogMeter) -> None:
         self.rank: int = link.rank
         self._link, self._meter = link, meter
         self._shapes: dict[str, Any] = {}
@@ -43,7 +43,7 @@ class Machine:
         self._runtime = spu.Runtime(link, config)
 
     def hold(self, name: str, owner: int, value: "np.ndarray[Any, Any]") -> None:
-        """Make a variable of what one party alone knows; for the other party the shape of `value` counts."""
+        """Make a variable of one party's own numbers; for the other party the shape of `value` counts."""
         kind = np.int32 if value.dtype.kind == "i" else np.float32
         known = value.astype(kind) if owner == self.rank else np.zeros(value.shape, kind)
         self._runtime.set_var(name, self._io.make_shares(known, _SECRET, owner)[self.rank])
@@ -72,7 +72,7 @@ class Machine:
         self._link.barrier()
 
     def reveal(self, name: str) -> tuple["np.ndarray[Any, Any] | None", Part]:
-        """Tell the client, and nobody else, what a variable is."""
+        """Reveal a variable to the client, and to nobody else."""
         own = self._runtime.get_var(name)
         if self.rank == SERVER:
             messages = [own.meta, *own.share_chunks]

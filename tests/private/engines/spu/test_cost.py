@@ -2,43 +2,11 @@ import pytest
 import torch
 
 from deepshare import plan, share, zoo
-from deepshare.private.engines.spu.ciphertexts import Triples, product, tile
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, find_engine
 from tests.private.engines.spu.programs import resnet, varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]
-
-
-# What the runtime itself logs for these products.
-@pytest.mark.parametrize(
-    ("sizes", "blocks"),
-    [
-        ((16, 64, 10), (16, 64, 8)),
-        ((64, 128, 64), (64, 128, 1)),
-        ((1024, 9, 4), (1024, 8, 1)),
-        ((1024, 36, 4), (64, 32, 4)),
-        ((4, 1152, 64), (4, 1024, 2)),
-        ((256, 288, 32), (1, 256, 32)),
-        ((4096, 27, 8), (64, 16, 8)),
-    ],
-)
-def test_products_are_cut_as_the_runtime_cuts_them(sizes: tuple[int, int, int], blocks: tuple[int, int, int]) -> None:
-    assert tile(*sizes, packs=True) == blocks
-
-
-def test_the_smaller_factor_is_encrypted() -> None:
-    weights, share = product(1024, 36, 4), product(16, 576, 64)
-    assert weights.server_bytes == 2 * 184_980 and weights.client_bytes == 254_490
-    assert share.client_bytes == 2 * 184_980 and share.server_bytes == 254_490
-
-
-def test_triples_are_made_in_batches_and_kept() -> None:
-    triples = Triples()
-    assert triples.product(4095) == Part(server_bytes=16 * 4095, client_bytes=16 * 4095, rounds=1)
-    made = triples.product(1)
-    assert made.rounds == 2 and made.server_bytes > 500_000
-    assert triples.product(4095).rounds == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,5 +48,5 @@ def test_scales_are_absorbed_where_that_sends_less(monkeypatch: pytest.MonkeyPat
 
     chosen = sent()
     for always in (True, False):
-        monkeypatch.setattr("deepshare.private.engines.spu.lower.pays", lambda *_, always=always: always)
+        monkeypatch.setattr("deepshare.private.engines.spu.lowering.absorbing_pays", lambda *_, always=always: always)
         assert chosen < 0.95 * sent()

@@ -1,7 +1,7 @@
-"""How many ciphertexts CHEETAH sends for products, and how large they are.
+"""Bytes and rounds of CHEETAH: products by homomorphic encryption, comparisons and selections by oblivious transfer.
 
-Sizes are those of spu 0.10.0.dev20251211 in a ring of 64 bits, measured: 8,192 coefficients to a ciphertext, half of a
-fresh one is a seed, and all are compressed.
+Sizes of ciphertexts are those of spu 0.10.0.dev20251211 in a ring of 64 bits, measured: 8,192 coefficients to a
+ciphertext, half of a fresh one is a seed, and all are compressed.
 """
 
 from functools import cache
@@ -52,6 +52,21 @@ def product(rows: int, inner: int, columns: int) -> Part:
     if down <= across:
         return Part(client_bytes=sent, server_bytes=answer, rounds=1)
     return Part(server_bytes=sent, client_bytes=answer, rounds=1)
+
+
+def comparison(size: int) -> Part:
+    """Comparisons of shares with zero."""
+    return Part(server_bytes=ceil(69.125 * size), client_bytes=ceil(13.125 * size), rounds=17)
+
+
+def selection(size: int) -> Part:
+    """Products of shares with gates."""
+    return Part(server_bytes=ceil(8.125 * size), client_bytes=ceil(8.125 * size), rounds=2)
+
+
+def truncation(size: int) -> Part:
+    """Truncations after products in fixed point."""
+    return Part(server_bytes=3 * size, client_bytes=max(16, size // 8), rounds=1)
 
 
 def scale(size: int) -> Part:

@@ -1,4 +1,4 @@
-"""Steps, computed in the clear: what the engine compiles is what the program says."""
+"""Kernels, computed in the clear: they do what the program says."""
 
 from collections.abc import Callable
 
@@ -8,25 +8,27 @@ import torch
 
 pytest.importorskip("spu", reason="engine spu is not installed")
 
-from deepshare.private.engines.spu.functions import apply
-from deepshare.private.engines.spu.lower import lower
-from deepshare.private.engines.spu.steps import Product, Scale, Select, Step, Sum
-from deepshare.private.ir.program import Program, SharedActivation
+from deepshare.private.engines.spu.kernel import Kernel
+from deepshare.private.engines.spu.linear import ProductKernel
+from deepshare.private.engines.spu.local import SumKernel
+from deepshare.private.engines.spu.registry import LOWERINGS, lower
+from deepshare.private.engines.spu.shared import ScaleKernel, SelectKernel
+from deepshare.private.ir.program import OPERATIONS, Program, SharedActivation
 from tests.private.engines.spu.programs import resnet, varied
 
 KINDS = ["shared", "relu", "masks", "channels", "neurons"]
 
 
-def in_the_clear(steps: tuple[Step, ...], images: torch.Tensor) -> torch.Tensor:
+def in_the_clear(kernels: tuple[Kernel, ...], images: torch.Tensor) -> torch.Tensor:
     import jax
 
     def compute(images: jax.Array, hidden: list[dict[str, jax.Array]]) -> jax.Array:
         values = {"images": images}
-        for step, tensors in zip(steps, hidden, strict=True):
-            values[step.output] = apply(step, [values[name] for name in step.inputs], tensors)
-        return values[steps[-1].output]
+        for kernel, tensors in zip(kernels, hidden, strict=True):
+            values[kernel.output] = kernel.compute([values[name] for name in kernel.inputs], tensors)
+        return values[kernels[-1].output]
 
-    hidden = [{name: value.float().numpy() for name, value in step.hidden.items()} for step in steps]
+    hidden = [{name: value.float().numpy() for name, value in kernel.hidden.items()} for kernel in kernels]
     return torch.from_numpy(np.array(jax.jit(compute)(images.numpy(), hidden)))
 
 
@@ -34,7 +36,7 @@ CASES = [(varied, kind, absorbs) for kind in KINDS for absorbs in (False, True)]
 
 
 @pytest.mark.parametrize(("make", "kind", "absorbs"), [*CASES, (resnet, "shared", True)])
-def test_steps_compute_the_program(make: Callable[[str], Program], kind: str, absorbs: bool) -> None:
+def test_kernels_compute_the_program(make: Callable[[str], Program], kind: str, absorbs: bool) -> None:
     program = make(kind)
     images = torch.randn(2, *program.input_size)
     expected = program.evaluate(images)
@@ -44,7 +46,7 @@ def test_steps_compute_the_program(make: Callable[[str], Program], kind: str, ab
 
 @pytest.mark.parametrize("absorbs", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_outline_has_the_same_steps_without_numbers(kind: str, absorbs: bool) -> None:
+def test_an_outline_has_the_same_kernels_without_numbers(kind: str, absorbs: bool) -> None:
     program = varied(kind)
     whole, outline = lower(program, absorbs, 1), lower(program.outline(), absorbs, 1)
     assert len(whole) == len(outline)
@@ -58,22 +60,26 @@ def test_an_outline_has_the_same_steps_without_numbers(kind: str, absorbs: bool)
         assert all(value.is_meta for value in other.hidden.values())
 
 
-def kinds(program: Program, absorbs: bool) -> list[type[Step]]:
-    return [type(step) for step in lower(program, absorbs, 1)]
+def kinds(program: Program, absorbs: bool) -> list[type[Kernel]]:
+    return [type(kernel) for kernel in lower(program, absorbs, 1)]
 
 
 def test_what_absorbs_has_one_product_for_each_sum_and_no_scale() -> None:
     program = resnet("shared")
     plainly, absorbed = kinds(program, False), kinds(program, True)
-    assert plainly.count(Product) == 21 and plainly.count(Sum) == 8 and plainly.count(Scale) == 16
-    assert absorbed.count(Product) == 18 and absorbed.count(Sum) == 0 and absorbed.count(Scale) == 0
-    assert absorbed.count(Select) == 16
+    assert plainly.count(ProductKernel) == 21 and plainly.count(SumKernel) == 8 and plainly.count(ScaleKernel) == 16
+    assert absorbed.count(ProductKernel) == 18 and absorbed.count(SumKernel) == 0 and absorbed.count(ScaleKernel) == 0
+    assert absorbed.count(SelectKernel) == 16
 
 
 def test_products_belong_to_layers_with_weights() -> None:
     program = resnet("shared")
-    for step in lower(program, True, 1):
-        if isinstance(step, Product):
-            assert program.operations[step.number].kind in ("Convolution", "Linear")
-        if isinstance(step, Select):
-            assert isinstance(program.operations[step.number], SharedActivation)
+    for kernel in lower(program, True, 1):
+        if isinstance(kernel, ProductKernel):
+            assert program.operations[kernel.number].kind in ("Convolution", "Linear")
+        if isinstance(kernel, SelectKernel):
+            assert isinstance(program.operations[kernel.number], SharedActivation)
+
+
+def test_every_operation_is_lowered() -> None:
+    assert set(LOWERINGS) == set(OPERATIONS)
