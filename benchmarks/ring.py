@@ -19,8 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto import dcf
-from deepshare.private.engines.gateshare.crypto.im2col import Geometry
-from deepshare.private.engines.gateshare.crypto.limb_matmul import PlainWeight, RingWeight, plain_weight, ring_weight
+from deepshare.private.engines.gateshare.crypto.limb_matmul import (
+    Geometry,
+    PlainWeight,
+    RingWeight,
+    plain_weight,
+    ring_weight,
+)
 from deepshare.private.engines.gateshare.crypto.prg import expand, fresh_seed, mask
 
 # Channels in and out, size of the map, stride, kernel, and how often.

@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from deepshare.private.engines.gateshare import cost_model, main
-from deepshare.private.engines.gateshare.metering import LayerMeter
+from deepshare.private.engines.gateshare.cost_model import LayerMeter
 from deepshare.private.engines.gateshare.server import ServerMaterial, ServerParty
 from deepshare.private.engines.gateshare.transport.channel import MESSAGE, Channel
 from deepshare.private.ir.program import Program

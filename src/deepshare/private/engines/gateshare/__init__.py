@@ -6,8 +6,21 @@ from typing import Literal
 
 from torch import Tensor
 
+from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Host, Outcome, Part, Role, Task
+
+
+def _has_pool(options: Mapping[str, str]) -> bool:
+    """Whether the parties have pools instead of a dealer: option dealer=pool.
+
+    Raises:
+        EngineError: There is another option.
+    """
+    if options and dict(options) != {"dealer": "pool"}:
+        given = ", ".join(f"{name}={value}" for name, value in options.items())
+        raise EngineError(f"engine gateshare has no option {given}: give dealer=pool, or none")
+    return bool(options)
 
 
 class DealerPools:
@@ -53,15 +66,14 @@ class Gateshare:
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
         """All three, or two where both have a pool."""
-        from deepshare.private.engines.gateshare.support import has_pool
-
-        return ("server", "client") if has_pool(options) else ("server", "client", "dealer")
+        return ("server", "client") if _has_pool(options) else ("server", "client", "dealer")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse max-pooling, options, and weights beyond the range of fixed point."""
-        from deepshare.private.engines.gateshare.support import check
+        from deepshare.private.engines.gateshare.compile import check
 
-        check(program, options)
+        _has_pool(options)
+        check(program)
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part."""

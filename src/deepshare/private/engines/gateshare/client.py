@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.cost_model import LayerMeter, PartyMeter
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Piece
-from deepshare.private.engines.gateshare.metering import LayerMeter, PartyMeter
 from deepshare.private.engines.gateshare.preprocessing import frames
-from deepshare.private.engines.gateshare.preprocessing.sources import ClientLots
 from deepshare.private.engines.gateshare.protocols.input_output import output_cost, real_logits, receive_logits
 from deepshare.private.engines.gateshare.protocols.step import ClientOffline, ClientOnline, ProtocolStep
 from deepshare.private.engines.gateshare.schedule import Schedule
@@ -74,7 +74,7 @@ class ClientParty:
 
     def infer(self, images: Tensor, material: ClientMaterial, server: Channel, layers: LayerMeter) -> Tensor:
         """Run one inference; returns the logits as ring elements at the scale of the output."""
-        at = ClientOnline(images=images, held=material.held, server=server, meter=layers)
+        at = ClientOnline(images=images, held=material.held, server=server, waited=layers.begin)
         for step in self._interactive:
             step.client_online(at)
             layers.end(step.operation, step.online_cost(len(images)))
@@ -83,6 +83,22 @@ class ClientParty:
         layers.begin()
         layers.end(last.operation, output_cost(last, len(images)))
         return logits
+
+
+class ClientLots(Protocol):
+    """A source of the client's lots."""
+
+    def check(self, images: int) -> None:
+        """Refuse more images than there will be lots for, before any is spent."""
+
+    def get(self, images: int) -> list[Lot]:
+        """Lots for some images, each for the first and the last time."""
+
+    def discard(self, name: bytes) -> None:
+        """Give up a lot that cannot be used."""
+
+    def dealt_bytes(self, lot: Lot) -> int:
+        """Bytes of a lot that no dealer counts any more."""
 
 
 class ClientSession:

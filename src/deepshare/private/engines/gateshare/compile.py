@@ -1,25 +1,29 @@
-"""Compilation: a program as steps in the ring, the same for every party.
+"""Compilation: a program as steps in the ring, the same for every party, or a refusal before anything starts.
 
 A new operation is a function that adds its steps, beside their protocol, and a line of `LOWERINGS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.errors import EngineError, UnsupportedModelError
+from deepshare.private.engines.gateshare.fixedpoint import PRODUCT_BITS, WEIGHT, NumberFormat
 from deepshare.private.engines.gateshare.protocols import gate, input_output, linear, local, square
 from deepshare.private.engines.gateshare.schedule import Schedule, ScheduleBuilder
 from deepshare.private.ir.program import (
     Add,
     Concatenate,
+    Convolution,
     GatedActivation,
     Input,
+    Linear,
+    MaxPool,
     Operation,
     Program,
     Resample,
     Reshape,
     SharedActivation,
+    hidden_tensors,
 )
 
 LOWERINGS: dict[type[Operation], Callable[[ScheduleBuilder, int, Any], None]] = {
@@ -33,11 +37,27 @@ LOWERINGS: dict[type[Operation], Callable[[ScheduleBuilder, int, Any], None]] = 
 }
 """How an operation becomes steps; linear layers and their sums aside."""
 
+LARGEST_WEIGHT = 2.0 ** (PRODUCT_BITS - WEIGHT)
+
 _MOST_UNSAFE = 2.0
 
 
+def check(program: Program) -> None:
+    """Refuse operations and weights that are not supported.
+
+    Raises:
+        UnsupportedModelError: Names each layer and what to do.
+    """
+    where: dict[str, list[str]] = {}
+    for operation in program.operations:
+        for problem in _problems(operation):
+            where.setdefault(problem, []).append(operation.name)
+    if where:
+        raise UnsupportedModelError([f"{', '.join(names)}: {problem}" for problem, names in where.items()])
+
+
 def schedule(program: Program, number_format: NumberFormat) -> Schedule:
-    """Make the steps of a program that `support.check` has accepted.
+    """Make the steps of a program that `check` has accepted.
 
     Raises:
         EngineError: Its numbers are so large and so many that hardly any shares of them could be truncated.
@@ -56,3 +76,15 @@ def schedule(program: Program, number_format: NumberFormat) -> Schedule:
             "or a network with smaller numbers"
         )
     return made
+
+
+def _problems(operation: Operation) -> Iterator[str]:
+    if isinstance(operation, MaxPool):
+        yield "gateshare has no max-pooling: train with average pooling, or take engine crypten"
+    for field, tensor in hidden_tensors(operation).items():
+        if tensor.is_meta:
+            continue
+        largest = float(tensor.abs().max())
+        limit = LARGEST_WEIGHT if isinstance(operation, Convolution | Linear) and field == "weight" else 2.0**20
+        if not largest <= limit:
+            yield f"its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"

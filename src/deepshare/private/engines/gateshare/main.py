@@ -13,26 +13,21 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.client import ClientParty, ClientSession
+from deepshare.private.engines.gateshare.client import ClientLots, ClientParty, ClientSession
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.cost_model import inferences
+from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences
 from deepshare.private.engines.gateshare.crypto.prg import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Party
-from deepshare.private.engines.gateshare.metering import PartyMeter
 from deepshare.private.engines.gateshare.preprocessing import frames
-from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
-from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
-from deepshare.private.engines.gateshare.preprocessing.sources import (
-    ClientLots,
+from deepshare.private.engines.gateshare.preprocessing.dealer import (
     ClientLotsFromDealer,
-    LotsFromPool,
-    ServerLots,
+    LotDealer,
     ServerLotsFromDealer,
 )
+from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
 from deepshare.private.engines.gateshare.schedule import Schedule
-from deepshare.private.engines.gateshare.server import ServerParty, ServerSession, weights_digest
-from deepshare.private.engines.gateshare.support import has_pool
+from deepshare.private.engines.gateshare.server import ServerLots, ServerParty, ServerSession, weights_digest
 from deepshare.private.engines.gateshare.transport.channel import Channel, accept, connect, listen
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
@@ -121,7 +116,7 @@ def _origin(task: Task, stack: ExitStack, party: Party) -> Origin:
     """The party's pool, or a connection to the dealer."""
     if (pool := task.extras.get("pool")) is not None:
         return LotPool(pool, party, task.program)
-    if has_pool(task.options):
+    if task.options:  # dealer=pool, as there is no other
         raise EngineError("the server uses what was dealt beforehand: give your pool of the same dealing with --pool")
     dealer = stack.enter_context(closing(connect(task.addresses["dealer"], "dealer", task.tls)))
     dealer.send_message({"role": party})
@@ -150,7 +145,7 @@ def server_setup(origin: Origin, program: Program) -> SessionSetup:
     if isinstance(origin, LotPool):
         origin.bind(weights_digest(program))
         steps = schedule(program, origin.number_format)
-        return SessionSetup(steps, origin.session, origin.seed, LotsFromPool(origin))
+        return SessionSetup(steps, origin.session, origin.seed, origin)
     number_format = calibrate(program)
     steps = schedule(program, number_format)
     origin.send_message(offer(program, number_format))
@@ -198,7 +193,7 @@ def client_lots(origin: Origin, session: bytes, steps: Schedule, server: Channel
     if isinstance(origin, LotPool):
         if (origin.session, origin.number_format) != (session, steps.number_format):
             raise EngineError("the server's pool is of another dealing than this one: take two that belong together")
-        return LotsFromPool(origin)
+        return origin
     if session_id(origin.receive_message()) != session:
         raise EngineError("the dealer serves another session: start all parties anew")
     begin(session, steps, origin)

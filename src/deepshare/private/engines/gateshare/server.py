@@ -3,15 +3,14 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.cost_model import LayerMeter, PartyMeter
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, LotBatch, Piece
-from deepshare.private.engines.gateshare.metering import LayerMeter, PartyMeter
 from deepshare.private.engines.gateshare.preprocessing import frames
-from deepshare.private.engines.gateshare.preprocessing.sources import ServerLots
 from deepshare.private.engines.gateshare.protocols.input_output import output_cost, send_logits
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, ServerOffline, ServerOnline
 from deepshare.private.engines.gateshare.schedule import Schedule
@@ -84,6 +83,22 @@ class ServerParty:
         noise = send_logits(last, share, self.schedule.number_format.noise, client)
         layers.end(last.operation, output_cost(last, images))
         return noise
+
+
+class ServerLots(Protocol):
+    """A source of the server's lots."""
+
+    def expect(self, images: int) -> None:
+        """Receive the lot that the client has asked the dealer for."""
+
+    def is_fresh(self, name: bytes) -> bool:
+        """Whether a lot is there and was never taken."""
+
+    def take(self, name: bytes) -> Lot:
+        """Take a lot out for good."""
+
+    def dealt_bytes(self, lot: Lot) -> int:
+        """Bytes of a lot that no dealer counts any more."""
 
 
 class ServerSession:

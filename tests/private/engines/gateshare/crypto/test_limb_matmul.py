@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.crypto.im2col import Geometry
 from deepshare.private.engines.gateshare.crypto.limb_matmul import (
+    Geometry,
     PlainWeight,
     Resampling,
     RingWeight,

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepshare.private.engines.gateshare import reference
+from deepshare.private.engines.gateshare.cost_model import LayerMeter
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.ring import encode, truncate_client, truncate_server
 from deepshare.private.engines.gateshare.lot import Lot, Piece
-from deepshare.private.engines.gateshare.metering import LayerMeter
 from deepshare.private.engines.gateshare.protocols import gate, input_output
 from deepshare.private.engines.gateshare.protocols.gate import Affine, GateStep, ServerAffine, gated, unpack
 from deepshare.private.engines.gateshare.protocols.input_output import InputStep

@@ -14,7 +14,7 @@ from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.crypto.ring import decode
 from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, SQUARED, NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
-from deepshare.private.engines.gateshare.preprocessing.sources import LotStock
+from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
 from deepshare.private.engines.gateshare.protocols.gate import GateStep, unpack
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from deepshare import zoo
 from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.client import ClientMaterial
-from deepshare.private.engines.gateshare.crypto.im2col import Geometry
+from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.crypto.ring import decode
 from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, NumberFormat

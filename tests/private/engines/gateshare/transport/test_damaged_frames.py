@@ -18,10 +18,10 @@ from torch import nn
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.client import ClientSession
 from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.cost_model import PartyMeter
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.lot import Lot
 from deepshare.private.engines.gateshare.main import agreed_format, offer, session_id
-from deepshare.private.engines.gateshare.metering import PartyMeter
 from deepshare.private.engines.gateshare.server import taken_lots
 from deepshare.private.engines.gateshare.transport.channel import HEADER, LONGEST_MESSAGE, MESSAGE, Channel
 from deepshare.private.ir.trace import translate

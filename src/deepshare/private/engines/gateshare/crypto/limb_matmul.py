@@ -8,23 +8,43 @@ larger are cut along the inner dimension.
 * `PlainWeight`, small numbers such as encoded weights, with x in two limbs of 32 bits: two products.
 * `RingWeight`, any numbers mod 2^64 such as masked weights, both factors in three limbs of 22 bits: six products.
 
-`plain_weight` and `ring_weight` choose.
+`plain_weight` and `ring_weight` choose. A convolution is such a product by im2col: for every position of the kernel,
+the values under it in a row, channels last, so that rows are copied in long runs.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.crypto.im2col import Geometry, Pair, columns, padded, rows_of_kernels
+
+Pair = tuple[int, int]
 
 _EXACT = 1 << 53
 _PLAIN = _EXACT >> 31  # what x in limbs of 32 bits leaves for a plain weight
 _CHUNK = 1 << 21  # numbers in the columns of one product: a large batch is cut by images, which keeps memory small
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a kernel moves over a map, as in torch.nn.Conv2d."""
+
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    def positions(self, size: Pair, kernel: Pair) -> Pair:
+        """How often the kernel fits into a map that has its padding: height and width of the result."""
+        high, wide = (
+            (s - (k - 1) * d - 1) // t + 1 for s, k, d, t in zip(size, kernel, self.dilation, self.stride, strict=True)
+        )
+        return high, wide
 
 
 class Weight(ABC):
@@ -40,7 +60,7 @@ class Weight(ABC):
     def __init__(self, weight: Tensor, geometry: Geometry | None = None) -> None:
         self.geometry = geometry or Geometry()
         self.kernel: Pair | None = None if weight.dim() == 2 else (weight.shape[2], weight.shape[3])
-        rows = weight[None] if weight.dim() == 2 else rows_of_kernels(weight, self.geometry.groups)
+        rows = weight[None] if weight.dim() == 2 else _rows_of_kernels(weight, self.geometry.groups)
         self._blocks = [(block, self._prepare(rows[..., block])) for block in self._cut(rows)]
 
     @abstractmethod
@@ -63,14 +83,14 @@ class Weight(ABC):
         """The product with x (N, C) or (N, C, H, W), mod 2^64."""
         if self.kernel is None:
             return self._sum(self._split(x)[None])[0].T.contiguous()
-        maps = padded(x, self.geometry.padding)
+        maps = _padded(x, self.geometry.padding)
         size = self.geometry.positions((maps.shape[1], maps.shape[2]), self.kernel)
         each = self.limbs * math.prod(size) * math.prod(self.kernel) * maps.shape[3]
         parts = [self._convolve(part, self.kernel, size) for part in maps.split(max(1, _CHUNK // each))]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _convolve(self, maps: Tensor, kernel: Pair, size: Pair) -> Tensor:
-        product = self._sum(columns(self._split(maps), kernel, self.geometry))
+        product = self._sum(_columns(self._split(maps), kernel, self.geometry))
         apart = product.reshape(-1, maps.shape[0], math.prod(size))
         return apart.transpose(0, 1).reshape(maps.shape[0], -1, *size)
 
@@ -214,3 +234,30 @@ def _blocks_below(rows: Tensor, limit: int) -> Iterator[slice]:
         end = begin + int(((sums[:, begin:] - before) <= limit).all(0).sum())
         yield slice(begin, end)
         begin, before = end, sums[:, end - 1 : end]
+
+
+def _padded(x: Tensor, padding: Pair) -> Tensor:
+    """Maps (N, C, H, W) with zeros around them and channels last: (N, H', W', C)."""
+    (high, wide), (count, channels, height, width) = padding, x.shape
+    out = x.new_zeros(count, height + 2 * high, width + 2 * wide, channels)
+    out[:, high : high + height, wide : wide + width] = x.permute(0, 2, 3, 1)
+    return out
+
+
+def _columns(planes: Tensor, kernel: Pair, geometry: Geometry) -> Tensor:
+    """What the kernel sees of padded planes (L, N, H, W, C): (groups, L, N * positions, kh * kw * C / groups)."""
+    limbs, count, height, width, channels = planes.shape
+    high, wide = geometry.positions((height, width), kernel)
+    each = channels // geometry.groups
+    plane, image, row, column, _ = planes.stride()
+    (down, right), (below, beside) = geometry.stride, geometry.dilation
+    view = planes.as_strided(
+        (geometry.groups, limbs, count, high, wide, *kernel, each),
+        (each, plane, image, row * down, column * right, row * below, column * beside, 1),
+    )
+    return view.reshape(geometry.groups, limbs, count * high * wide, kernel[0] * kernel[1] * each)
+
+
+def _rows_of_kernels(weight: Tensor, groups: int) -> Tensor:
+    """Kernels (O, C / groups, kh, kw) in the order of the columns: (groups, O / groups, kh * kw * C / groups)."""
+    return weight.permute(0, 2, 3, 1).reshape(groups, weight.shape[0] // groups, -1)

@@ -1,11 +1,17 @@
-"""The dealer: correlated randomness for a network of which it knows the outline alone."""
+"""The dealer: correlated randomness for a network of which it knows the outline alone, and both parties' lots from it.
+
+It deals in advance, into pools, or as the client asks.
+"""
 
 import os
 
+from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
+from deepshare.private.engines.gateshare.preprocessing import frames
 from deepshare.private.engines.gateshare.protocols.step import Dealing
 from deepshare.private.engines.gateshare.schedule import Schedule
+from deepshare.private.engines.gateshare.transport.channel import Channel
 
 
 class LotDealer:
@@ -32,3 +38,79 @@ class LotDealer:
         for step in self._schedule.steps:
             step.deal(at)
         return server, client
+
+
+class LotStock:
+    """One party's lots in memory. A lot can be taken once; one that was taken before is refused."""
+
+    def __init__(self) -> None:
+        self._lots: dict[bytes, Lot] = {}
+        self._spent: set[bytes] = set()
+
+    def add(self, lot: Lot) -> None:
+        """Put a lot in.
+
+        Raises:
+            EngineError: It was there before.
+        """
+        if lot.id in self._lots or lot.id in self._spent:
+            raise EngineError(f"lot {lot.id.hex()} was dealt before: correlated randomness may be used once only")
+        self._lots[lot.id] = lot
+
+    def is_fresh(self, name: bytes) -> bool:
+        """Whether a lot is there and was never taken."""
+        return name in self._lots
+
+    def take(self, name: bytes) -> Lot:
+        """Take a lot out for good.
+
+        Raises:
+            EngineError: There is none of this id, or there is none any more.
+        """
+        if name in self._spent:
+            raise EngineError(f"lot {name.hex()} is spent: correlated randomness may be used once only")
+        if name not in self._lots:
+            raise EngineError(f"there is no lot {name.hex()}: both parties need lots of one dealer")
+        self._spent.add(name)
+        return self._lots.pop(name)
+
+
+class ClientLotsFromDealer:
+    """The client asks a dealer for lots, and tells the server that it does."""
+
+    def __init__(self, schedule: Schedule, dealer: Channel, server: Channel) -> None:
+        self._schedule, self._dealer, self._server, self._stock = schedule, dealer, server, LotStock()
+
+    def check(self, images: int) -> None:
+        """The dealer deals as many as are asked for."""
+
+    def get(self, images: int) -> list[Lot]:
+        """One lot for all."""
+        for channel in (self._server, self._dealer):
+            channel.send_message({"deal": images})
+        lot = frames.receive_lot(self._dealer, self._schedule, images, "client")
+        self._stock.add(lot)
+        return [self._stock.take(lot.id)]
+
+    def discard(self, name: bytes) -> None:
+        """It is spent, and nobody counts."""
+
+    def dealt_bytes(self, lot: Lot) -> int:
+        """The dealer counts them all."""
+        return 0
+
+
+class ServerLotsFromDealer(LotStock):
+    """The dealer sends the server its halves of the lots that the client asks for."""
+
+    def __init__(self, schedule: Schedule, dealer: Channel) -> None:
+        super().__init__()
+        self._schedule, self._dealer = schedule, dealer
+
+    def expect(self, images: int) -> None:
+        """Receive a lot from the dealer."""
+        self.add(frames.receive_lot(self._dealer, self._schedule, images, "server"))
+
+    def dealt_bytes(self, lot: Lot) -> int:
+        """The dealer counts them all."""
+        return 0

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
+from deepshare.private.engines.gateshare.compile import check
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
-from deepshare.private.engines.gateshare.support import check
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 
@@ -25,7 +25,7 @@ def write(path: Path, program: Program, samples: Tensor | None = None) -> None:
         UnsupportedModelError: The network does something that gateshare cannot do.
         EngineError: The file cannot be written.
     """
-    check(program, {})
+    check(program)
     content = {"outline": outline.dump(program), "numbers": calibrate(program, samples).dump()}
     try:
         write_atomically(path, json.dumps(content).encode())
@@ -47,5 +47,5 @@ def read(path: Path) -> tuple[Program, NumberFormat]:
         raise EngineError(f"{path} cannot be read ({error.strerror}): {cure}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(f"{path} is no outline: make one with deepshare private outline") from error
-    check(program, {})
+    check(program)
     return program, NumberFormat.parse(content.get("numbers"), program)

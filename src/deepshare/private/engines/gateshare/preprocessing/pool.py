@@ -100,7 +100,7 @@ def _write_lot(folder: Path, steps: Schedule, lot: Lot, party: Party) -> None:
 
 
 class LotPool:
-    """One party's lots on disk.
+    """One party's lots on disk; see `ClientLots` and `ServerLots`.
 
     Args:
         folder: The party's folder.
@@ -193,6 +193,27 @@ class LotPool:
         """Record that a lot, which is spent, was unusable."""
         with self._locked(DISCARDED) as discarded:
             discarded.write(f"{name.hex()}\n".encode())
+
+    def check(self, images: int) -> None:
+        """Refuse more images than are left of those that were dealt, before any lot is spent."""
+        left = self.left()
+        if images > left:
+            raise EngineError(f"{images} images, and the pool is good for {left} more: deal anew, or ask fewer")
+
+    def get(self, images: int) -> list[Lot]:
+        """Take the first lots that are left, one for each image."""
+        names = self.names()
+        if len(names) < images:
+            raise EngineError(f"{images} images wanting, and {len(names)} lots left in the pool: deal anew")
+        return [self.take(name) for name in names[:images]]
+
+    def expect(self, images: int) -> None:
+        """Refuse to receive a lot: there is no dealer to ask."""
+        raise EngineError("the client asks for lots and this server has a pool: give the client its own with --pool")
+
+    def dealt_bytes(self, lot: Lot) -> int:
+        """All bytes of a lot, as no dealer counts them any more."""
+        return len(lot.id) + len(lot.seed) + sum(piece.nbytes for piece in lot.pieces.values())
 
     def _path(self, name: bytes) -> Path:
         return self._folder / LOTS / name.hex()

@@ -340,7 +340,7 @@ class GateStep(ProtocolStep):
         """6 to 8."""
         mine: ClientGate = at.held[self.number]
         e_S = at.server.receive_numbers(self.number, tuple(mine.x_C.shape))
-        at.meter.begin()
+        at.waited()
         eps = e_S + mine.e_C
         h_C = np.empty(0, np.bool_) if mine.keys is None else mine.keys.share(self.compared(eps), "client")
         xb_C = eps * mine.b_C + mine.Ab_C

@@ -97,7 +97,7 @@ class OpeningStep(ProtocolStep):
     def client_online(self, at: ClientOnline) -> None:
         """4."""
         at.passed[self.number] = at.server.receive_numbers(self.number, (len(at.images), *self.neurons))
-        at.meter.begin()
+        at.waited()
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
         """4."""

@@ -7,14 +7,13 @@ nothing. Every method gets the state of one phase (`Dealing`, `ClientOffline`, `
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party, Piece
-from deepshare.private.engines.gateshare.metering import PartyMeter
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.runtime.engine import Part
 
@@ -91,14 +90,14 @@ class ClientOnline:
         images: The images.
         held: From `ClientOffline`.
         server: The connection to the server.
-        meter: Of the client's own time: a step restarts it after it has waited for the server.
+        waited: To be called after waiting for the server, which is not the client's time.
         passed: By step number, what a step leaves for later ones.
     """
 
     images: Tensor
     held: Mapping[int, Any]
     server: Channel
-    meter: PartyMeter
+    waited: Callable[[], None]
     passed: dict[int, Tensor] = field(default_factory=dict)
 
 
