@@ -21,7 +21,7 @@ from pathlib import Path
 
 QUESTION = re.compile(r"(What|How|Where|Who|Whose|Whether|Which|When|Why)\b")
 # A leader, a follower and their gates; the compiler, which makes the steps, aside.
-GATE = re.compile(r"\bGate\b")
+GATE = re.compile(r"\bGate(Step)?\b")
 COMPILERS = ("compile.py", "gateshare/schedule.py")
 
 # Notes each file of the package, once for every process, when a function of it is first called.
@@ -146,7 +146,9 @@ def static(root: Path) -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef):
                 places[node.name].add(str(file.relative_to(package)))
     asked = [file for file, tree in trees.items() if QUESTION.match(ast.get_docstring(tree) or "")]
-    gateshare = [file for file in files if "gateshare" in file.parts and not str(file).endswith(COMPILERS)]
+    gateshare = [
+        file for file in files if "gateshare" in file.relative_to(package).parts and not str(file).endswith(COMPILERS)
+    ]
     return {
         "largest flat room": [str(file.relative_to(package)) for file in files if file.parent == largest],
         "classes in several files": [f"{name}: {', '.join(sorted(at))}" for name, at in places.items() if len(at) > 1],

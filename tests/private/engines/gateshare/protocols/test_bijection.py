@@ -21,7 +21,7 @@ from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.ring import encode, truncate_client, truncate_server
 from deepshare.private.engines.gateshare.lot import Lot, Piece
 from deepshare.private.engines.gateshare.protocols import gate, input_output
-from deepshare.private.engines.gateshare.protocols.gate import Affine, GateStep, ServerAffine, gated, unpack
+from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, ServerAlphaBeta, gated, unpack
 from deepshare.private.engines.gateshare.protocols.input_output import InputStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep, Multiply, ServerWeights
 from deepshare.private.engines.gateshare.protocols.local import LocalStep
@@ -221,7 +221,7 @@ class ForClient:
         w_C = L.alpha * p - L.beta * a_C - theirs.correction("affine", number, step.neurons)
         found["neurons", number], found["masked", number] = a_C, Ab_C
         found["pad", number], found["affine", number] = p, w_C
-        D: Affine = self.world.trial.client.session[number]
+        D: AlphaBeta = self.world.trial.client.session[number]
         return -(D.alpha * p - D.beta * x_C + w_C)
 
 
@@ -267,8 +267,8 @@ class ForServer:
                 session[number] = ServerWeights(session[number].W, L)
             elif isinstance(step, GateStep):
                 alpha, beta = (step.per_channel(one) for one in D)
-                plain: Affine = session[number].plain
-                session[number] = ServerAffine(plain, Affine(plain.alpha - alpha, plain.beta - beta))
+                plain: AlphaBeta = session[number].plain
+                session[number] = ServerAlphaBeta(plain, AlphaBeta(plain.alpha - alpha, plain.beta - beta))
 
     def find(self) -> Explained:
         Schedule.run(self.steps, self.step)
@@ -327,7 +327,7 @@ class ForServer:
         a_C, p = (theirs.mask(name, number, step.neurons) for name in ("neurons", "pad"))
         Ab = (a_S + a_C) * step.per_neuron(self.b[step.leader])
         Ab_S = Ab - theirs.mask("masked", number, step.neurons)
-        affine: ServerAffine = self.server.session[number]
+        affine: ServerAlphaBeta = self.server.session[number]
         w_S = affine.L.alpha * p - affine.L.beta * a_C - theirs.mask("affine", number, step.neurons)
         found["neurons", number], found["masked", number], found["affine", number] = a_S, Ab_S, w_S
         xb_S = (e_S + e_C) * step.per_neuron(found["bit", step.leader]) + Ab_S

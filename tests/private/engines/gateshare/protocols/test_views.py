@@ -17,7 +17,7 @@ from deepshare.private.engines.gateshare.client import ClientMaterial
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.protocols import gate
-from deepshare.private.engines.gateshare.protocols.gate import Affine, ClientGate, GateStep, unpack
+from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, ClientGate, GateStep, unpack
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.ir.trace import translate
@@ -101,7 +101,7 @@ def masks_of_corrections(
             found["product", number] = shares[number] - torch.stack(products).sum(0)
         elif isinstance(step, GateStep):
             D, held = trial.client.session[number], material.held[number]
-            assert isinstance(D, Affine) and isinstance(held, ClientGate)
+            assert isinstance(D, AlphaBeta) and isinstance(held, ClientGate)
             found["affine", number] = D.beta * held.x_C - D.alpha * held.p - shares[number]
     return found
 

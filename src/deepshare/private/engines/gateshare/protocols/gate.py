@@ -161,7 +161,7 @@ class ServerGate:
 
 
 @dataclass(frozen=True, eq=False)
-class Affine:
+class AlphaBeta:
     """Alpha and beta of an activation, or two tensors in their place (masks, masked), ready to multiply neurons."""
 
     alpha: Tensor
@@ -169,11 +169,11 @@ class Affine:
 
 
 @dataclass(frozen=True, eq=False)
-class ServerAffine:
+class ServerAlphaBeta:
     """Held by the server for a session."""
 
-    plain: Affine
-    L: Affine
+    plain: AlphaBeta
+    L: AlphaBeta
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -205,7 +205,7 @@ class GateStep(ProtocolStep):
     pi: Tensor | None
     cells: Tensor | None
     where: Tensor | None
-    affine: Affine | None
+    affine: AlphaBeta | None
     affine_bits: int
 
     @property
@@ -252,29 +252,31 @@ class GateStep(ProtocolStep):
 
     # Once per session
 
-    def dealer_session(self, seed: bytes) -> Affine | None:
+    def dealer_session(self, seed: bytes) -> AlphaBeta | None:
         """L."""
         return None if self.affine is None else self.affine_masks(seed)
 
-    def server_session(self, seed: bytes) -> tuple[ServerAffine | None, list[Tensor]]:
+    def server_session(self, seed: bytes) -> tuple[ServerAlphaBeta | None, list[Tensor]]:
         """1 and 2."""
         if self.affine is None:
             return None, []
         plain, L = self.encoded_affine(self.affine), self.affine_masks(seed)
-        return ServerAffine(plain, L), [(plain.alpha - L.alpha).flatten(), (plain.beta - L.beta).flatten()]
+        return ServerAlphaBeta(plain, L), [(plain.alpha - L.alpha).flatten(), (plain.beta - L.beta).flatten()]
 
-    def client_session(self, masked_weights: list[Tensor]) -> Affine | None:
+    def client_session(self, masked_weights: list[Tensor]) -> AlphaBeta | None:
         """D."""
-        return None if self.affine is None else Affine(*map(self.per_channel, masked_weights))
+        return None if self.affine is None else AlphaBeta(*map(self.per_channel, masked_weights))
 
-    def encoded_affine(self, affine: Affine) -> Affine:
+    def encoded_affine(self, affine: AlphaBeta) -> AlphaBeta:
         """Alpha and beta as ring elements."""
-        return Affine(*(self.per_channel(encode(values, self.affine_bits)) for values in (affine.alpha, affine.beta)))
+        return AlphaBeta(
+            *(self.per_channel(encode(values, self.affine_bits)) for values in (affine.alpha, affine.beta))
+        )
 
-    def affine_masks(self, seed: bytes) -> Affine:
+    def affine_masks(self, seed: bytes) -> AlphaBeta:
         """L_alpha, L_beta."""
         shape = (self.neurons[0],)
-        return Affine(*(self.per_channel(mask(seed, shape, name, self.operation)) for name in ("alpha", "beta")))
+        return AlphaBeta(*(self.per_channel(mask(seed, shape, name, self.operation)) for name in ("alpha", "beta")))
 
     # Before the images
 
@@ -286,7 +288,7 @@ class GateStep(ProtocolStep):
             at.passed[self.number] = self._deal_comparisons(A, at)
         b = self.per_neuron(at.passed[self.leader])
         at.server.put("masked", self.number, A * b - at.client.mask("masked", self.number, self.neurons))
-        L: Affine | None = at.session[self.number]
+        L: AlphaBeta | None = at.session[self.number]
         if L is not None:
             p = at.client.mask("pad", self.number, self.neurons)
             w = L.alpha * p - L.beta * a_C
@@ -316,7 +318,7 @@ class GateStep(ProtocolStep):
         keys = comparisons(at.lot, self) if self.leads else None
         at.held[self.number] = ClientGate(x_C=x_C, e_C=e_C, b_C=b_C, Ab_C=Ab_C, p=p, keys=keys)
         v_C = p
-        D: Affine | None = at.session[self.number]
+        D: AlphaBeta | None = at.session[self.number]
         if D is not None:
             v_C = D.alpha * p - D.beta * x_C + at.lot.mask("affine", self.number, self.neurons)
         return self.placed(inputs[0], -v_C)
@@ -328,7 +330,7 @@ class GateStep(ProtocolStep):
         Ab_S = at.lot.correction("masked", self.number, self.neurons)
         b_S = self.per_neuron(at.lot.correction("bit", self.leader, self.gates))
         v_S = None
-        affine: ServerAffine | None = at.session[self.number]
+        affine: ServerAlphaBeta | None = at.session[self.number]
         if affine is not None:
             v_S = at.lot.correction("affine", self.number, self.neurons) - affine.L.beta * e_C
         keys = comparisons(at.lot, self) if self.leads else None
@@ -367,7 +369,7 @@ class GateStep(ProtocolStep):
             at.passed[self.number] = self.opened(h_S ^ unpack(h_C, len(h_S)))
         y_S = gated(self.per_neuron(at.passed[self.leader]), x_S, xb_S) + padded_u_C
         if mine.v_S is not None:
-            affine: ServerAffine = at.session[self.number]
+            affine: ServerAlphaBeta = at.session[self.number]
             y_S = affine.plain.alpha * y_S + affine.plain.beta * x_S - mine.v_S
         return self.placed(inputs[0], y_S)
 
@@ -479,7 +481,7 @@ def lower_shared(builder: ScheduleBuilder, operation: int, node: SharedActivatio
         pi=node.pi,
         cells=cells,
         where=None,
-        affine=Affine(node.alpha, node.beta),
+        affine=AlphaBeta(node.alpha, node.beta),
         affine_bits=builder.number_format.affine,
     )
     builder.append(step, result_of=operation)
