@@ -1,1 +1,1 @@
-"""Ratios, side by side in one run; each file says how it is called."""
+"""Benchmarks, mostly as ratios to a peer in the same run; each file documents its command."""

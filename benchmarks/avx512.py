@@ -1,8 +1,8 @@
-"""This machine as one without AVX-512, for libraries that look before they use it.
+"""Processes without AVX-512, for libraries that check for it at run time.
 
-torch multiplies int64 matrices some twenty times as fast where it has AVX-512, by a kernel of FBGEMM, and CrypTen's
-shares are such matrices. FBGEMM asks the processor and can't be told otherwise: a library that is loaded before it
-answers in its place. torch's own kernels, MKL and oneDNN have variables for it; MKL heeds its own on Intel only.
+With AVX-512 torch multiplies int64 matrices some twenty times faster, by a kernel of FBGEMM, and CrypTen's shares are
+such matrices. FBGEMM queries the processor and has no switch, so a preloaded library answers in its place. torch's own
+kernels, MKL and oneDNN have environment variables; MKL honours its own on Intel only.
 """
 
 import os
@@ -23,7 +23,7 @@ _VARIABLES = {
 
 @contextmanager
 def without() -> Iterator[None]:
-    """Processes that are started within the context find no AVX-512."""
+    """Hide AVX-512 from processes started within the context."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise SystemExit("--without-avx512 needs a C++ compiler: install g++")

@@ -1,11 +1,11 @@
-"""One server of engine gateshare and many clients at once: images a second, and what the server's memory comes to.
+"""Throughput and memory of one gateshare server with many concurrent clients.
 
     python benchmarks/clients.py                         # 1, 4 and 16 clients of ResNet-18 of width 16, 1,536 gates
     python benchmarks/clients.py --clients 8 --images 10 --json
 
-The server and each client are processes on this machine and share its cores, so that a client's own work (all of its
-offline products) is part of what is measured: a server whose clients have machines of their own answers more. Each
-client asks one image after the other, in a session for each; "online" is the median time from an image to its logits.
+The server and each client are processes that share the cores of this machine, so the figures include the clients' own
+work (all their offline products): a server whose clients have their own machines is faster. Each client sends one image
+after the other, each in its own session. "online" is the median time from an image to its logits.
 """
 
 import argparse
@@ -42,7 +42,7 @@ POOL = {"dealer": "pool"}
 
 @dataclass(frozen=True)
 class Row:
-    """What so many clients get."""
+    """Figures for one number of clients."""
 
     clients: int
     images: int
@@ -70,14 +70,14 @@ def main() -> None:
 
 
 def network() -> Program:
-    """The same in every process."""
+    """Build the same network in every process."""
     torch.manual_seed(0)
     model = zoo.resnet18(width=16, num_classes=100).eval()
     return translate(share(model, plan(model, SIZE, GATES), start="uniform"), SIZE)
 
 
 def measure(clients: int, images: int) -> Row:
-    """Deal, start everybody, let them ask, and wait."""
+    """Deal, start the server and all clients, and wait for them."""
     program = network()
     with tempfile.TemporaryDirectory() as folder:
         pools = Path(folder)
@@ -103,7 +103,7 @@ def measure(clients: int, images: int) -> Row:
 
 def _start(stack: ExitStack, *arguments: str | Path) -> subprocess.Popen[str]:
     command = [sys.executable, __file__, *map(str, arguments)]
-    # One thread for each client, as one core would be more than its share here.
+    # One thread per client: even one core is more than its share here.
     threads = {} if arguments[0] == "serve" else {"OMP_NUM_THREADS": "1"}
     environment = {**os.environ, **threads}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -115,12 +115,12 @@ def _start(stack: ExitStack, *arguments: str | Path) -> subprocess.Popen[str]:
 def _line(process: subprocess.Popen[str]) -> str:
     line = process.stdout.readline() if process.stdout else ""
     if not line:
-        raise SystemExit("a process ended; what it said is above")
+        raise SystemExit("a process ended; its output is above")
     return line.strip()
 
 
 def serve(pool: str) -> None:
-    """The server's process."""
+    """Run the server process."""
     about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(100))))
     told = lambda line: print(line, file=sys.stderr) if " images in " not in line else None  # noqa: E731
     service = ModelServer(
@@ -132,7 +132,7 @@ def serve(pool: str) -> None:
 
 
 def ask(pool: str, address: str, images: str) -> None:
-    """A client's process."""
+    """Run a client process."""
     program = network().outline()
     print("ready", flush=True)
     sys.stdin.readline()

@@ -1,10 +1,10 @@
-"""Share the gates of many real networks and hold each result against its original.
+"""Conversion of many real networks, each compared with its original.
 
     python benchmarks/compat.py --out docs/compatibility.md
 
-For every model: with the identity plan (each site a group of its own, all its channels prototypes, alpha 1, beta 0) the
-outputs must equal the original's, bit for bit, in eval and in train mode with the same seed, and so must the number of
-gates; the gradients of the weights must agree. A model is converted or refused with a reason.
+With the identity plan (each site its own group, all channels prototypes, alpha 1, beta 0) the outputs must be
+bit-identical to the original's, in eval and in train mode with the same seed. The number of gates must be the same, and
+the gradients of the weights must agree. A model is either converted or refused with a reason.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from deepshare.zoo import build
 
 @dataclass(frozen=True)
 class Case:
-    """A model by name, the side of its images, and arguments that make it a network of ReLUs."""
+    """Name of a model, the side of its images, and arguments that select ReLU."""
 
     name: str
     side: int = 64
@@ -109,7 +109,7 @@ Seconds are for finding, planning and sharing, on one thread.
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one model; `trouble` is empty if all was equal."""
+    """Result for one model; `trouble` is empty if everything is equal."""
 
     case: Case
     sites: int = 0
@@ -121,12 +121,12 @@ class Row:
 
     @property
     def result(self) -> str:
-        """One cell of the table."""
+        """Cell of the table."""
         return f"refused: {self.refused}" if self.refused else self.trouble or "equal"
 
 
 def check(case: Case) -> Row:
-    """Convert one model and compare."""
+    """Convert one model and compare it with the original."""
     torch.manual_seed(0)
     model = relu6_to_relu(build(case.name, **case.arguments))
     _wake(model)
@@ -143,9 +143,9 @@ def check(case: Case) -> Row:
 
 
 def _wake(model: nn.Module) -> None:
-    """Give values to what starts at zero: a silent branch would hide mistakes, and its zeros divide the two gradients.
+    """Randomise parameters initialised to zero: a zero branch would hide errors, and gradients differ at zero.
 
-    At exactly zero a gate is open, and the gradient of torch's ReLU is nought.
+    At exactly zero a gate is open, while the gradient of torch's ReLU is zero.
     """
     for parameter in model.parameters():
         if not parameter.any():
@@ -191,7 +191,7 @@ def _gradient_trouble(model: nn.Module, shared: nn.Module, expected: list[Tensor
 
 
 def report(rows: Sequence[Row]) -> str:
-    """The table and what it sums to, as Markdown."""
+    """Format the table and its totals as Markdown."""
     equal = sum(row.result == "equal" for row in rows)
     lines = [
         "# Compatibility",
@@ -220,7 +220,7 @@ def _line(row: Row) -> str:
 
 
 def run(cases: Iterable[Case], tell: Callable[[str], None] = print) -> list[Row]:
-    """Check all cases, one line each as they finish."""
+    """Check all cases and report one line per case."""
     rows = []
     for case in cases:
         rows.append(check(case))

@@ -1,7 +1,7 @@
-"""What feeding the network costs: batches and augmentation as a share of a `cifar100-small` training step.
+"""Cost of data loading: batches and augmentation as a fraction of a `cifar100-small` training step.
 
 Run `python benchmarks/feeding.py`, with `--data-dir` for the real CIFAR-100; otherwise images are noise of the same
-shape, which costs the same. Both are timed in turn in one run, so that a busy machine slows them alike.
+shape, which costs the same. The two are timed alternately in one run, so that load on the machine affects both alike.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     train = load("cifar100", options.data_dir).train if options.data_dir else noise(45_000)
     feeding, training = measure(train, options.batch_size, options.steps + 3)
-    seconds, step = min(feeding), min(training)  # a busy machine only adds
+    seconds, step = min(feeding), min(training)  # load on the machine only adds time
     result = {
         "feeding_ms": round(1e3 * seconds, 3),
         "step_ms": round(1e3 * step, 3),

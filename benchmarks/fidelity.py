@@ -1,14 +1,14 @@
-"""How near private inference comes to the plain network: a trained run on its test images.
+"""Agreement of private inference with the plain network, for a trained run on its test images.
 
     python benchmarks/fidelity.py runs/demo/shared                                  # 200 images with crypten
     python benchmarks/fidelity.py runs/demo/shared --engine spu-cheetah --images 20
     python benchmarks/fidelity.py RUN --engine gateshare --images 1000 --data-dir DIR --json
 
-Says the median and the largest difference of a logit, on how many images both have the same class, and how many images
-are far off: one of whose logits differs by more than 0.1, as when a truncation or a gate went wrong. In segmentation it
-is pixels that are counted. Of gateshare also how many gates are flipped by rounding, and on how many images the class
-is the same before the server adds its noise: nobody sees these in a private inference, so they are counted in the same
-fixed-point evaluation in the clear, with shares drawn as a client's are.
+Prints the median and the maximum difference of a logit, the number of images on which the classes agree, and the number
+of outliers: images with a logit that differs by more than 0.1, as after a failed truncation or a wrong gate. For
+segmentation it counts pixels. For gateshare it also prints the number of gates flipped by rounding, and of images with
+the same class before the server adds its noise. No party sees these in private inference, so they come from the same
+fixed-point evaluation in the clear, with shares drawn like a client's.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def in_the_clear(program: Program, images: torch.Tensor) -> tuple[int, int]:
-    """In fixed point without noise: gates that are others than in the plain network, and images of the same class."""
+    """Count flipped gates and images of the same class in fixed point without noise."""
     steps = schedule(program, calibrate(program))
     shares = {
         number: torch.randint(-(2**63), 2**63 - 1, (len(images), *step.shape))

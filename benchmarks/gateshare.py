@@ -1,4 +1,4 @@
-"""Engine gateshare beside its peers, in one run: CrypTen as installed, engine crypten, and itself with all ReLUs.
+"""Engine gateshare compared with CrypTen as installed, engine crypten, and itself with all ReLUs, in one run.
 
     python benchmarks/gateshare.py                           # ResNet-18 at 32x32, 6,000 gates: ten minutes on two cores
     python benchmarks/gateshare.py --network wrn22-8         # 60,000 gates; also resnet18-64, 30,000 gates at 64x64
@@ -6,12 +6,12 @@
     python benchmarks/gateshare.py --without-avx512          # all parties as on a processor that has AVX2 only
     sudo .venv/bin/python benchmarks/gateshare.py --link wan # between two namespaces: 100 Mbit/s, 40 ms round trip
 
-All parties are processes on this machine, with one thread each on two cores. The network with shared gates is asked
-`--rounds` times, one image each, its peers fewer times in between; times are medians. "convolutions" is what the server
-computes in linear layers, in the same inferences. Offline figures (the dealer's work and what it sends, what the client
-sends ahead) and those of a session (masked weights) stand beside the online ones. Weights are random: bytes and time do
-not depend on them, but gates near zero flip at CrypTen's 16 bits, so that its error is shown. Where no link can be
-made, times on it are computed from bytes and round trips, and marked so.
+All parties are processes on this machine, with one thread each on two cores. The network with shared gates runs
+`--rounds` times on one image each, its peers fewer times in between; times are medians. "convolutions" is the server's
+time in linear layers, in the same inferences. Offline figures (the dealer's work and messages, the client openings) and
+those of a session (masked weights) are listed next to the online ones. Weights are random: bytes and time do not depend
+on them, but gates near zero flip at CrypTen's 16 bits, so its error is shown. Where no link can be created, its times
+are computed from bytes and round trips, and marked as such.
 """
 
 import argparse
@@ -57,10 +57,10 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run the network; seconds are medians.
+    """Figures of one engine and network; seconds are medians.
 
-    What the dealer sends to each party is computed, for the number format of this network; `dealt` is what it sent to
-    both, as measured, and so are all other bytes.
+    The dealer's bytes to each party are computed for the number format of this network. `dealt`, the sum to both, and
+    all other bytes are measured.
     """
 
     name: str
@@ -109,7 +109,7 @@ def main() -> None:
 def measure(
     name: str, rounds: int, peers: set[str], machines: dict[Role, Machine], computed: Link | None = None
 ) -> list[Row]:
-    """Everybody in turn, so that all see the same load; with a link for which times are computed."""
+    """Run all engines in turn, so that all see the same load; with a link whose times are computed."""
     torch.manual_seed(0)
     network, classes, side, gates = NETWORKS[name]
     model = zoo.build(network, num_classes=classes).eval()
@@ -126,7 +126,7 @@ def measure(
         costs["gateshare"].append(run(shared, images, "gateshare", machines=on(machines)).cost)
         if "squares" in peers:
             costs["squares"].append(run(squares, images, "gateshare", machines=on(machines)).cost)
-        if turn % 5 == 0:  # peers are slow and differ by more than their noise
+        if turn % 5 == 0:  # peers are slow, and their differences are larger than their noise
             if "relu" in peers:
                 costs["relu"].append(run(relu, images, "gateshare", machines=on(machines)).cost)
             if "crypten" in peers:
@@ -147,15 +147,15 @@ def measure(
 
 
 def on(machines: dict[Role, Machine]) -> dict[Role, Machine]:
-    """The dealer has done its part before: here it runs beside the server."""
+    """Place the parties: the dealer, whose work is done before, runs next to the server."""
     return {**machines, "dealer": machines["server"]} if machines else {}
 
 
 def stock_run(program: Program, images: torch.Tensor, machines: dict[Role, Machine]) -> tuple[float, float]:
-    """CrypTen's time, and its largest error as a share of the largest logit.
+    """Return CrypTen's time, and its maximum error relative to the largest logit.
 
-    A gate near zero may flip at CrypTen's 16 bits. With random weights that can change every logit, so the error is
-    shown and stops nothing.
+    A gate near zero may flip at CrypTen's 16 bits, which can change every logit of a network with random weights. The
+    error is therefore shown but not checked.
     """
     seconds: float
     seconds, logits = stock.run(program, images, machines)
@@ -164,7 +164,7 @@ def stock_run(program: Program, images: torch.Tensor, machines: dict[Role, Machi
 
 
 def times(costs: list[Cost], computed: Link | None) -> list[float]:
-    """Seconds of each, with those that messages would take on a link."""
+    """Return the seconds of each, plus those of its messages on a link."""
     first = costs[0]
     on_link = seconds_on(computed, first.online, find_engine(first.engine).delays) if computed else 0.0
     return [cost.seconds + on_link for cost in costs]
@@ -172,7 +172,7 @@ def times(costs: list[Cost], computed: Link | None) -> list[float]:
 
 def full_row(name: str, program: Program, costs: list[Cost], computed: Link | None) -> Row:
     steps = schedule(program.outline(), calibrate(program))
-    # An inference that had to replace a lot dealt more.
+    # An inference that had to replace a lot was dealt more.
     first = min(costs, key=lambda cost: cost.offline.dealer_bytes)
     check_bytes(program, steps, first)
     seconds = times(costs, computed)
@@ -199,7 +199,7 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
 
 
 def check_bytes(program: Program, steps: Schedule, cost: Cost) -> None:
-    """End with an error where bytes are not as computed; a lot that was replaced was dealt again, as a whole."""
+    """Exit with an error if measured bytes differ from the computed ones; a replaced lot counts twice."""
     online = sum(cost_model.online(program, 1).values(), Part())
     lot = steps.lot_bytes(1, "client") + steps.lot_bytes(1, "server")
     pairs = {
@@ -220,7 +220,7 @@ def short_row(name: str, program: Program, seconds: list[float], *, computed: bo
 
 
 def show(rows: list[Row]) -> None:
-    """A table, and how many times the first row is better than each other."""
+    """Format a table with the ratio of each row to the first."""
     first = rows[0]
     print(f"{'':24}{'gates':>9}{'times':>6}{'online':>9}{'slowest':>9}{'ratio':>7}")
     for row in rows:

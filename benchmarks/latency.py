@@ -1,4 +1,4 @@
-"""The paper's latency table on a CPU: the same network with all its ReLUs and with few gates, on one engine in one run.
+"""The paper's latency table on a CPU: a network with all its ReLUs and with few gates, on one engine in one run.
 
     python benchmarks/latency.py                       # ResNet-18 of width 16, a few minutes on two cores
     python benchmarks/latency.py --full                # all rows of the paper's Table 7, much longer
@@ -6,15 +6,15 @@
     python benchmarks/latency.py --engine spu-semi2k --rounds 3 --json
     sudo .venv/bin/python benchmarks/latency.py --link wan     # between two namespaces with a slow link (Linux)
 
-Each network runs between two processes on this machine with all ReLUs, with DeepShare's shared gates, with AutoReP's
-polynomial and with SNL's masks at the same budget; weights, alpha, beta and the coefficients of the polynomials are
-secret in all. What is random in them (weights, masks, coefficients) changes neither bytes nor time. Three ratios to
-the network with all ReLUs are given, each of online figures, the median over the rounds: time of the activations,
-time of everything, bytes of the activations. The rounds take turns, so that all see the same load.
+Each network runs between two processes on this machine, with all ReLUs and, at the same budget, with DeepShare's shared
+gates, AutoReP's polynomials and SNL's masks. Weights, alpha, beta and the coefficients of the polynomials are secret in
+all. They are random, as are the masks, which affects neither bytes nor time. Three ratios to the network with all ReLUs
+are printed, of online figures, as medians over the rounds: time of the activations, total time, bytes of the
+activations. The variants take turns, so that all see the same load.
 
-The paper's own speed-ups stand beside them. They were taken on two GPUs, where convolutions take next to no time and
-nearly all of it goes into comparisons. On a CPU the convolutions of secret shares are most of an inference, so the time
-of everything falls less; the ratio of the activations is the one that a faster machine would show in all.
+The paper's speed-ups are listed next to them. They were measured on two GPUs, where convolutions are nearly free and
+comparisons take almost all of the time. On a CPU the convolutions of secret shares take most of an inference, so the
+total time falls less; a faster machine would show the ratio of the activations overall.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from deepshare.sharing.sites import Site, find_sites
 
 @dataclass(frozen=True)
 class Setup:
-    """A network with budgets, and what the paper says of them: AutoReP's and DeepShare's speed-ups."""
+    """A network, its budgets, and the paper's speed-ups of AutoReP and DeepShare."""
 
     name: str
     network: str
@@ -69,7 +69,7 @@ PAPER = (
 
 @dataclass(frozen=True)
 class Row:
-    """One network at one budget; ratios are those of the network with all ReLUs to this one."""
+    """One network at one budget; ratios are of the network with all ReLUs to this one."""
 
     setup: str
     kind: str
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def measure(setup: Setup, engine: str, rounds: int, machines: dict[Role, Machine]) -> list[Row]:
-    """All kinds of one network, taking turns."""
+    """Measure all variants of one network in turn."""
     torch.manual_seed(0)
     network = zoo.build(setup.network, **setup.arguments).eval()
     programs = {("ReLU", 0): translate(network, setup.size)}
@@ -130,7 +130,7 @@ def measure(setup: Setup, engine: str, rounds: int, machines: dict[Role, Machine
 
 
 def can(engine: str, program: Program) -> bool:
-    """Whether an engine knows all that a program does; gateshare has no polynomials."""
+    """Return True if an engine supports all operations of a program."""
     try:
         find_engine(engine).check(program, {})
     except UnsupportedModelError:
@@ -139,10 +139,10 @@ def can(engine: str, program: Program) -> bool:
 
 
 def kinds(network: nn.Module, setup: Setup, budget: int) -> dict[str, Program]:
-    """The network with shared gates, with AutoReP's polynomials and with SNL's masks."""
+    """Build the network with shared gates, AutoReP's polynomials and SNL's masks."""
     made = plan(network, setup.size, budget)
     sites = find_sites(network, setup.size)
-    # One count for all three: the budget is met by whole channels in a plan, and exactly by masks.
+    # One count for all three: a plan meets the budget in whole channels, masks meet it exactly.
     masks = random_masks(list(sites), made.gates)
 
     def masked(site: Site, polynomial: bool) -> nn.Module:
@@ -160,7 +160,7 @@ def kinds(network: nn.Module, setup: Setup, budget: int) -> dict[str, Program]:
 
 
 def random_masks(sites: list[Site], gates: int) -> dict[str, torch.Tensor]:
-    """So many neurons, drawn from all of them."""
+    """Draw random masks with a given number of neurons."""
     chosen = torch.zeros(sum(site.neurons for site in sites), dtype=torch.bool)
     chosen[torch.randperm(len(chosen))[:gates]] = True
     parts = chosen.split([site.neurons for site in sites])
@@ -190,7 +190,7 @@ def row(setup: Setup, key: tuple[str, int], costs: list[Cost], base: list[Cost],
 
 
 def sent(cost: Cost) -> int:
-    """Bytes of the activations, of both parties."""
+    """Bytes that both parties send for the activations."""
     return cost.activations.server_bytes + cost.activations.client_bytes
 
 

@@ -1,6 +1,6 @@
-"""Two hosts on this machine, joined by a link with a delay and a rate: network namespaces and a relay between them.
+"""Two hosts on this machine, connected by a link with a delay and a rate: network namespaces and a relay.
 
-Needs Linux, root, iproute2 and /dev/net/tun; nothing of the kernel's traffic control.
+Needs Linux, root, iproute2 and /dev/net/tun, but not the kernel's traffic control.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ _ADDRESSES: dict[Role, str] = {"server": "10.77.0.1", "client": "10.77.0.2"}
 
 
 def missing() -> str | None:
-    """What this machine lacks for it, if anything."""
+    """Return the requirements that this machine lacks, or None."""
     if os.geteuid() != 0 or not _TUN.exists() or shutil.which("ip") is None:
         return "a link between two namespaces needs root, /dev/net/tun and the command ip"
     return None
@@ -35,7 +35,7 @@ def missing() -> str | None:
 
 @contextmanager
 def joined(link: Link) -> Iterator[dict[Role, Machine]]:
-    """Two hosts for as long as the context lasts."""
+    """Create two connected hosts for the duration of the context."""
     mark = os.getpid()
     with ExitStack() as stack:
         ends = []
@@ -72,7 +72,7 @@ def _open(name: str) -> int:
 
 
 def _relay(ends: list[int], link: Link, ended: threading.Event) -> None:
-    """Hand every packet over when it would have arrived: after those before it, at the link's rate, and the delay."""
+    """Forward every packet at its arrival time, given the packets before it, the rate and the delay."""
     waiting: list[deque[tuple[float, bytes]]] = [deque(), deque()]
     free = [0.0, 0.0]
     selector = selectors.DefaultSelector()

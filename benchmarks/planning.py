@@ -1,8 +1,8 @@
-"""How long it takes to plan and to share a ResNet-50 at 224x224, beside one plain inference of it.
+"""Time to plan and share a ResNet-50 at 224x224, compared with one plain inference.
 
     python benchmarks/planning.py [--json]
 
-Planning includes finding the sites by a run on a meta copy. The limit is 3 seconds for the first plan in a process.
+Planning includes finding the sites on a meta copy. The limit is 3 seconds for the first plan in a process.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Exact products mod 2^64 and comparisons of the gate-sharing protocol, beside torch's own int64 in the same run.
+"""Exact products mod 2^64 and comparisons of the gate-sharing protocol, compared with torch's int64 in one run.
 
     OMP_NUM_THREADS=2 python benchmarks/ring.py [--images 1] [--json]
 
-The products are all convolutions of ResNet-18 at 32x32, 0.555 billion for an image: online, where one factor is a plain
-weight, and offline, where both are any ring elements. torch's int64 does one layer of each size; with AVX-512 it is how
-products are made, and products by limbs, which other processors use, stand beside them. The limit of these is that
-of float64 matrix products of the same sizes, as many as there are limbs. Times are the best of a few.
+The products are those of all convolutions of ResNet-18 at 32x32, 0.555 billion per image: online, where one factor is a
+plain weight, and offline, where both are arbitrary ring elements. torch's int64 computes one layer of each size. With
+AVX-512 the protocol uses it; products by limbs, which other processors use, are listed for comparison. Their lower
+bound is the time of float64 matrix products of the same sizes, one per limb. Times are the best of a few.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from deepshare.private.engines.gateshare.crypto.limb_matmul import (
 )
 from deepshare.private.engines.gateshare.crypto.prg import expand, fresh_seed, mask
 
-# Channels in and out, size of the map, stride, kernel, and how often.
+# Input and output channels, size of the map, stride, kernel, and number of such layers.
 LAYERS = [
     *[(3, 64, 32, 1, 3, 1), (64, 64, 32, 1, 3, 4)],
     *[(64, 128, 32, 2, 3, 1), (64, 128, 32, 2, 1, 1), (128, 128, 16, 1, 3, 3)],
@@ -53,7 +53,7 @@ def ring(*shape: int) -> Tensor:
 
 
 def layer(images: int, shape: tuple[int, ...], repeats: int) -> dict[str, float]:
-    """Seconds of one layer in every way."""
+    """Time one layer with every method."""
     inward, out, size, stride, kernel, _ = shape
     geometry = Geometry((stride, stride), (kernel // 2, kernel // 2))
     x, weight = ring(images, inward, size, size), ring(out, inward, kernel, kernel)
@@ -75,7 +75,7 @@ def layer(images: int, shape: tuple[int, ...], repeats: int) -> dict[str, float]
 
 
 def products(images: int, repeats: int) -> dict[str, float]:
-    """Figures for all layers together."""
+    """Sum the figures of all layers."""
     seconds = dict.fromkeys(("online", "offline", "online_limbs", "offline_limbs", "limit", "int64"), 0.0)
     count = 0
     for shape in LAYERS:
@@ -98,7 +98,7 @@ def products(images: int, repeats: int) -> dict[str, float]:
 
 
 def comparisons(repeats: int) -> dict[str, float]:
-    """Gates a second, dealt and evaluated by one party."""
+    """Gates per second, dealt and evaluated by one party."""
     thresholds, x = (expand(fresh_seed(), 8 * GATES).view(np.uint64) >> np.uint64(64 - BITS) for _ in range(2))
     first, second = (expand(fresh_seed(), 16 * GATES).view(np.uint64).reshape(GATES, 2) for _ in range(2))
     key = fresh_seed()[:16]

@@ -1,8 +1,8 @@
-"""CrypTen as it is installed, for comparison: a program of ours by CrypTen's own tensors, between two processes.
+"""CrypTen as installed, for comparison: a program run with CrypTen's own tensors between two processes.
 
-Nothing of engine crypten is in it: openings are gloo's reductions, each product opens both of its factors, weights too,
-and triples are made by CrypTen's first party when they are needed, so that their making is part of its time. It knows
-what a ResNet with shared gates or with ReLUs has.
+It uses nothing of engine crypten. Openings are gloo's reductions, each product opens both factors, weights included,
+and CrypTen's first party generates triples on demand, which is part of the measured time. It supports the operations of
+a ResNet with shared gates or ReLUs.
 """
 
 import os

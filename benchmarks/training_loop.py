@@ -4,16 +4,16 @@
     python benchmarks/training_loop.py --json
     python benchmarks/training_loop.py --threads 1 --rounds 3
 
-The bare loop has its images ready, as floats, and does nothing but forward, cross-entropy, backward and SGD; with a
-teacher also the forward of a second plain network and the divergence from it. Ours also cuts, flips, jitters and
-normalises the images, schedules the rate and adds up loss and accuracy: `plain` is the plain network, the others are
-the phases of the recipe at 1.25% of the gates, each against the bare loop with or without a teacher as it has one. All
-take turns in one process, some steps at a time, so that each round sees the same load; a ratio is the median over the
-rounds of ours / bare within the round, by the wall clock and by the processor's, which a busy machine disturbs less.
-`recipe` is the mean of the ratios of its phases, each with its teacher, weighted by their epochs. If that or `plain` is
-above the limit by the wall clock, the script ends with 1; a single phase may be.
+The bare loop has its images ready as floats and does only forward, cross-entropy, backward and SGD, and with a teacher
+also the forward of a second plain network and the KL divergence. Ours also crops, flips, jitters and normalises the
+images, schedules the learning rate and accumulates loss and accuracy. `plain` is the plain network; the others are the
+phases of the recipe at 1.25% of the gates, each compared with the bare loop, with a teacher if the phase has one. All
+take turns in one process, some steps at a time, so that each round sees the same load. A ratio is the median over the
+rounds of ours / bare within the round, by wall time and by CPU time, which load on the machine disturbs less. `recipe`
+is the mean of the ratios of its phases, weighted by their epochs. The script exits with 1 if `recipe` or `plain`
+exceeds the limit by wall time; a single phase may exceed it.
 
-The images are random: what they show does not change the time.
+The images are random, which does not affect the time.
 """
 
 import argparse

@@ -4,11 +4,11 @@
     python benchmarks/training_step.py --quick    # eager only, batch 32: one minute
     python benchmarks/training_step.py --json
 
-A step is forward, cross-entropy, backward and SGD with momentum, at 32x32 with 100 classes. All networks live in one
-process and take turns, so that each round sees the same load; a time ratio is the median over rounds of shared / plain
-within the round, by the wall clock and by the processor's (which a busy machine disturbs less, with --threads 1).
-Peak memory is free of noise: the tensors that live when a step starts (parameters, momentum, the batch) plus the
-highest running sum of the allocations and releases that the profiler records during the step.
+A step is forward, cross-entropy, backward and SGD with momentum, at 32x32 with 100 classes. All networks take turns in
+one process, so that each round sees the same load. A time ratio is the median over rounds of shared / plain within the
+round, by wall time and by CPU time (which load on the machine disturbs less, with --threads 1). Peak memory has no
+noise: the tensors that exist when a step starts (parameters, momentum, the batch) plus the maximum running sum of the
+allocations and releases that the profiler records during the step.
 """
 
 import argparse

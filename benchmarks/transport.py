@@ -1,9 +1,9 @@
-"""Messages of one inference of ResNet-18 at 32x32 through plain sockets, and through websockets, in the same run.
+"""Messages of one inference of ResNet-18 at 32x32 over plain sockets and over websockets, in one run.
 
     python benchmarks/transport.py [--json]
 
-Sixteen messages each way, 7.9 MB in all, between two processes on this machine. CPU of one party and time by the wall
-clock, medians of a few.
+Sixteen messages each way, 7.9 MB in all, between two processes on this machine. Prints CPU time of one party and wall
+time, as medians of a few.
 """
 
 import argparse

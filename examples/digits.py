@@ -1,11 +1,11 @@
-"""The main job on the bundled digits, in a minute or two: plan, share, train, compare.
+"""Demo on the bundled digits, in a minute or two: plan, share, train, compare, run privately, report.
 
     python examples/digits.py [FOLDER]
 
-A small ResNet learns the 1,797 handwritten digits twice: with all its ReLUs, and with 5% of its gates, shared across
-channels and layers and trained through the paper's phases. Then the shared one classifies a few digits privately,
-between processes of which none shows another what it has. At the end there is a page about both. It stays in
-FOLDER (default: runs/demo) with the run folders; an interrupted demo goes on where it was.
+A small ResNet learns the 1,797 handwritten digits twice: with all its ReLUs, and with 5% of the gates, shared across
+channels and layers and trained with the paper's schedule. The shared network then classifies four digits privately,
+between separate processes for server, client and dealer. FOLDER (default: runs/demo) holds the run folders and a report
+on both networks. An interrupted demo resumes.
 """
 
 import sys
@@ -21,7 +21,7 @@ from deepshare.training.recipe.files import load_recipe
 
 
 def main(folder: Path) -> None:
-    """Train both networks and show what sharing costs and saves."""
+    """Train both networks and compare their accuracy and gates."""
     reporter = make_reporter()
     score = {}
     for name, chosen in (("plain", "digits-plain"), ("shared", "digits")):
@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
 
 
 def ask_privately(run: Path) -> None:
-    """Classify four digits between processes: one has the weights, another the images, a third deals random numbers."""
+    """Classify four digits privately: one process has the weights, one the images, one deals randomness."""
     names, images = sample_images(run, 4, None)
     print("\nFour of them privately, between three processes on this machine, with the gate-sharing protocol:\n")
     result = deepshare.private.infer(deepshare.load(run), images, engine="gateshare")

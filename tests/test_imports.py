@@ -1,4 +1,4 @@
-"""Imports go one way, are declared as dependencies, and cost nothing until they are needed."""
+"""Imports go one way, are declared as dependencies, and are lazy."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The wheel, as a user gets it: built from the sdist, installed in an empty environment, run from elsewhere."""
+"""The wheel, built from the sdist, installed in an empty environment and run from another folder."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What holds for every verb."""
+"""Behaviour common to all verbs."""
 
 import resource
 import subprocess

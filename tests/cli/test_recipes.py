@@ -1,4 +1,4 @@
-"""`deepshare recipes` lists what can be trained and says honestly what was."""
+"""`deepshare recipes` lists every recipe with its finished runs."""
 
 import json
 from typing import TYPE_CHECKING

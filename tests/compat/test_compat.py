@@ -1,4 +1,4 @@
-"""share() over real networks of three libraries: the identity plan changes nothing, or the refusal says why."""
+"""share() on real networks of three libraries: bit-identical with the identity plan, or refused with the reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A small HTTP server that behaves well or badly, as it is told."""
+"""A small HTTP server with configurable faults."""
 
 import re
 import threading
@@ -12,11 +12,11 @@ class Server(ThreadingHTTPServer):
     """Serves one content at every address.
 
     Attributes:
-        content: What it serves.
-        cuts: After how many bytes each of the next answers breaks off.
-        ranges: Whether it honours the Range header.
-        lengths: Whether it says how long its answer is.
-        status: Answers with this error instead, if set.
+        content: Response body.
+        cuts: Bytes after which each of the next responses breaks off.
+        ranges: Honour the Range header.
+        lengths: Send a Content-Length header.
+        status: Respond with this error instead, if set.
         pause: Seconds between the two halves of an answer.
         asked: The Range header of each request so far.
     """
@@ -34,7 +34,7 @@ class Server(ThreadingHTTPServer):
         self.asked: list[str | None] = []
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing when a client goes away."""
+        """Ignore clients that disconnect."""
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{name}"
@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[len(body) // 2 :])
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager

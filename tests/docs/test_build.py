@@ -1,4 +1,4 @@
-"""What is built into the site from elsewhere: figures, results and the tour."""
+"""Generated parts of the site: figures, results and the tour."""
 
 import json
 import re

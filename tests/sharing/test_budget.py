@@ -1,4 +1,4 @@
-"""A budget is split in whole channels, in proportion, and all of it that can be is used."""
+"""A budget is divided in whole channels, in proportion, and used as far as possible."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""share() gives a new model that is right however the old one called its ReLUs, or says why not."""
+"""share() converts a model however it calls its ReLUs, or refuses it with the reason."""
 
 import copy
 import pickle

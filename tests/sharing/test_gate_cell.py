@@ -1,4 +1,4 @@
-"""How gates travel between layers: copies, pickles, compilers, exporters, parallel and checkpointed training."""
+"""Gates shared between layers survive copies, pickles, compilers, exporters, parallel and checkpointed training."""
 
 import copy
 import io

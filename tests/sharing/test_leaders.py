@@ -1,4 +1,4 @@
-"""Groups that another site than the first leads: what is before it is linear, and no gate is added."""
+"""Groups led by a later site: sites before it are linear, and no gate is added."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which prototype a channel uses, learned: straight-through assignment, frozen into pi."""
+"""Learned pi: straight-through assignment of prototypes, then frozen."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The exported graph compares exactly as often as the plan says, and computes the same."""
+"""The exported graph has exactly the planned comparisons and the same output."""
 
 from pathlib import Path
 

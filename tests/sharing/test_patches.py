@@ -1,4 +1,4 @@
-"""Gates shared over patches, too: what they compute, what they cost, and the plans that say so."""
+"""Gates shared over patches: values, costs and plans."""
 
 import copy
 import json

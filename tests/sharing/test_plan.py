@@ -1,4 +1,4 @@
-"""Plans group, print, travel through files, and refuse what they were not made for."""
+"""Plans group, print, save and load, and refuse other models."""
 
 import json
 from dataclasses import FrozenInstanceError

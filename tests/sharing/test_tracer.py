@@ -1,4 +1,4 @@
-"""Traced blocks take Nones, lists and keywords as the blocks they came from do."""
+"""Traced blocks accept None, lists and keywords like the original blocks."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""The networks once more, as plain functions of a state_dict: another hand's reading of the same description."""
+"""Independent reference implementations of the networks, as plain functions of a state_dict."""
 
 from collections.abc import Mapping
 from typing import TypeVar
