@@ -15,11 +15,13 @@ from deepshare.cli import app
 from deepshare.training.recipe.files import names
 from tests.docs.pages import DOCS, ROOT, inline_commands, run_python, shell_lines
 
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("results/**/README.md"))]
+FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")]
+PAGES = [*FRONT, *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("results/**/README.md"))]
 
 
 def check(line: str) -> None:
     command, *rest = (word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word))
+    command = command.removeprefix(".venv/bin/")
     if command == "torchrun":
         parsed = get_args_parser().parse_args(rest)
         command, rest = parsed.training_script, parsed.training_script_args
@@ -31,6 +33,9 @@ def check(line: str) -> None:
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"make has no {rest[0]}"
     elif command == "python":
         assert (ROOT / rest[0]).is_file(), f"there is no {rest[0]}"
+    elif command == "pytest":
+        paths = [word for word in rest if word.startswith("tests")]
+        assert all((ROOT / path).exists() for path in paths), f"there is none of {paths}"
     else:
         assert command == "pip", f"a command that nobody checks: {line}"
 
@@ -58,7 +63,14 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_wrong_commands_are_found() -> None:
-    for line in ("deepshare plan resnet18 --budgets 6", "deepshare share x", "make coffee", "python dev/none.py", "ls"):
+    for line in (
+        "deepshare plan resnet18 --budgets 6",
+        "deepshare share x",
+        "make coffee",
+        "python dev/none.py",
+        "ls",
+        "pytest tests/x.py",
+    ):
         with pytest.raises(Exception, match=r"budgets|share|coffee|none|nobody"):
             check(line)
 
