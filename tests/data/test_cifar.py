@@ -12,6 +12,7 @@ from deepshare.data.cifar import read_pickle
 from deepshare.data.images import ImageSet, resized
 from deepshare.errors import DataError
 from tests.data.layouts import tensor
+from tests.data.unpacked import Unpack
 
 
 def test_cifar100_pixels_and_labels(cifar100_dir: Path) -> None:
@@ -107,7 +108,7 @@ def test_object_arrays_do_not_open_a_way_round(tmp_path: Path) -> None:
     assert not victim.exists()
 
 
-def test_real_cifar100(real_data: Callable[[str], Path]) -> None:
+def test_real_cifar100(real_data: Unpack) -> None:
     splits = load("cifar100", real_data("cifar-100-python"), validation=5000)
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (45_000, 5_000, 10_000)
     assert torch.equal(torch.bincount(tensor(splits.validation.labels)), torch.full((100,), 50))
