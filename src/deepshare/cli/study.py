@@ -198,7 +198,7 @@ def prepare(folder: Path, name: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DeepShareError(f"cannot make the folder {folder}: {error.strerror}: give another --out") from error
+        raise DeepShareError(f"cannot create the folder {folder}: {error.strerror}: give another --out") from error
     check_writable(folder / f"{name}.json")
     return folder
 

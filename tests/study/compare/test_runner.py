@@ -184,7 +184,7 @@ def test_one_queue_at_a_time(whole: Runner, tmp_path: Path) -> None:
     class Watching(Reporter):
         def note(self, text: str) -> None:
             seen.append({job.name: state for job, state, _ in runner_in(tmp_path).states()}["few-relu-seed0"])
-            with pytest.raises(CheckpointError, match="another queue is at work"):
+            with pytest.raises(CheckpointError, match="another deepshare compare is running"):
                 run(runner_in(tmp_path))
 
     runner.run(Limits(), Watching, lambda outcome: None)

@@ -93,9 +93,9 @@ def changed_study(folder: Path, old: str, new: str) -> str:
             'method = { name = "snl", initial = "plain" }\nmodel = { arguments = { width = 6 } }',
             ["method snl", "not the teacher's", "plain.model"],
         ),
-        ('like = "deepshare"', 'like = "trimmed"', ["methods.trimmed", "like itself"]),
-        ('like = "deepshare"', 'like = ""', ["is like", "not there"]),
-        ("[methods.relu]", '[methods."a/b"]', ["a/b", "name of files"]),
+        ('like = "deepshare"', 'like = "trimmed"', ["methods.trimmed", "leads back to itself"]),
+        ('like = "deepshare"', 'like = ""', ['like = ""', "no such method"]),
+        ("[methods.relu]", '[methods."a/b"]', ["a/b", "part of file names"]),
         ("[methods.relu]", "[methods.relu.at]\n96.plain.lr = 1.0\n[methods.relu]", ["relu.at.96", "no budget"]),
         (
             'name = "snl"',

@@ -99,5 +99,5 @@ def test_a_network_without_gates_is_refused() -> None:
 
 def test_a_gelu_that_runs_twice_is_refused() -> None:
     gelu = nn.GELU()
-    with pytest.raises(UnsupportedModelError, match="runs more than once"):
+    with pytest.raises(UnsupportedModelError, match="called more than once"):
         watch(nn.Sequential(nn.Conv2d(3, 4, 3), gelu, gelu), SIZE)

@@ -54,5 +54,5 @@ def test_a_damaged_measurement_is_named(tiny_run: Path, tmp_path: Path, content:
     shutil.copytree(tiny_run, run)
     (run / "private").mkdir()
     (run / "private" / "mine.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"mine\.json is no measured cost"):
+    with pytest.raises(CheckpointError, match=r"mine\.json is not a measured cost"):
         report.read([run])

@@ -120,7 +120,7 @@ def check_images(data: str, outcomes: Outcomes, now: str | None = None) -> None:
         elif images != first:
             raise CheckpointError(
                 f"{job.name} had other images than {others}: give results with other images an --out and --work of "
-                f"their own, or delete {job.name} in both folders, and its run is done again"
+                f"their own, or delete {job.name} in both folders to repeat its run"
             )
 
 
@@ -135,13 +135,13 @@ def _read(study: Study, file: Path) -> RunOutcome:
         outcome = RunOutcome.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise CheckpointError(
-            f"{file} is damaged ({_wrong(error)}): restore it, or delete it and its run is done again"
+            f"{file} is damaged ({_wrong(error)}): restore it, or delete it to repeat its run"
         ) from None
     problem = _problem(study, outcome, file)
     if problem:
         raise CheckpointError(
-            f"{file} {problem}: give another --out and --work, or delete it and {file.stem} in the folder of --work, "
-            "and its run is done again"
+            f"{file} {problem}: give another --out and --work, or delete it and {file.stem} in the folder of --work to "
+            "repeat its run"
         )
     return outcome
 

@@ -144,7 +144,7 @@ class Runner:
             with self.workspace.lock(job).acquire(timeout=STARTING):
                 return self._run(job, reporter)
         except Timeout:
-            reporter.note(f"{job.name}: another process is at it")
+            reporter.note(f"{job.name}: another process is doing this run")
             return None
         finally:
             reporter.end()
@@ -207,7 +207,7 @@ class Runner:
                 yield
         except Timeout:
             raise CheckpointError(
-                f"another queue is at work in {self.workspace.work}: wait for it, or give another --work"
+                f"another deepshare compare is running in {self.workspace.work}: wait for it, or give another --work"
             ) from None
 
 
@@ -220,4 +220,4 @@ def make_folder(folder: Path, flag: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckpointError(f"cannot make the folder {folder}: {error.strerror}: give another {flag}") from None
+        raise CheckpointError(f"cannot create the folder {folder}: {error.strerror}: give another {flag}") from None

@@ -169,18 +169,18 @@ class Study(Section):
         if taken := [name for name in TEACHERS if name in self.methods]:
             raise ValueError(f"methods.{taken[0]}: every study has a teacher of its own: give the method another name")
         if odd := [name for name in (*self.methods, *self.data) if not re.fullmatch(r"[\w.-]+", name)]:
-            raise ValueError(f'"{odd[0]}" is a name of files, too: give letters, digits, dots, hyphens and underscores')
+            raise ValueError(f'"{odd[0]}" is part of file names: use letters, digits, dots, hyphens and underscores')
         missing = [e.like for e in self.methods.values() if e.like is not None and e.like not in self.methods]
         if missing:
-            raise ValueError(f'methods: one is like "{missing[0]}", which is not there')
+            raise ValueError(f'methods: like = "{missing[0]}": there is no such method')
         if circle := [name for name in self.methods if self._is_circular(name)]:
-            raise ValueError(f"methods.{circle[0]}: it is like itself in the end: let it be like another")
+            raise ValueError(f"methods.{circle[0]}: its like leads back to itself: give another method")
         for part in self.passes:
             data = [part.data, *([part.choose.data] if part.choose else [])]
             unknown = [f"data.{name}" for name in data if name not in self.data]
             unknown += [f"methods.{name}" for name in part.methods if name not in self.methods]
             if unknown:
-                raise ValueError(f'passes: "{part.about}" needs {unknown[0]}, which is not there')
+                raise ValueError(f'passes: "{part.about}" needs {unknown[0]}, which the study does not have')
         for name in self.methods:
             if wrong := next(self._wrong_keys(name), None):
                 raise ValueError(f"methods.{name}.{wrong}")
@@ -277,7 +277,7 @@ def load_study(name_or_path: str) -> Study:
         if study.base not in recipe_names():
             raise RecipeError(
                 f'the study {study.name}: base = "{study.base}" is no recipe of the package: '
-                f"put what is different from one into [recipe]{nearest(study.base, recipe_names())}"
+                f"put the differences from one into [recipe]{nearest(study.base, recipe_names())}"
             )
         for part in study.passes:
             for job in study.jobs_of(part):

@@ -99,7 +99,7 @@ def _measure(model: nn.Module, modules: Mapping[str, nn.Module], input_size: Seq
     twice = {site.name for site in found if [other.name for other in found].count(site.name) > 1}
     if twice:
         raise UnsupportedModelError(
-            f"{', '.join(sorted(twice))}: it runs more than once: give each run a module of its own"
+            f"{', '.join(sorted(twice))}: called more than once: use a separate module for each call"
         )
     return found
 

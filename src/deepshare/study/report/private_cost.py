@@ -131,7 +131,7 @@ def _read(path: Path) -> Cost:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{path} is no measured cost: write what `deepshare private run --json` prints, or take it away"
+            f"{path} is not a measured cost: write the output of `deepshare private run --json`, or remove it"
         ) from error
 
 

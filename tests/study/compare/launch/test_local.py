@@ -65,19 +65,19 @@ def test_two_at_a_time_killed_and_launched_again(plain: Runner, tmp_path: Path) 
         return states[FIRST] == states[SECOND] == "running" and epochs_of(runner, FIRST) > 0
 
     wait_until(both_run, "two runs at the same time")
-    with pytest.raises(DeepShareError, match="another queue is at work"):
+    with pytest.raises(DeepShareError, match="another deepshare compare is running"):
         launch(runner)
     os.killpg(first.pid, signal.SIGKILL)
     _, said = first.communicate()
-    begun = [line.partition(":")[0] for line in said.splitlines() if ": begun" in line]
-    assert begun == [TEACHER, FIRST, SECOND]
+    started = [line.partition(":")[0] for line in said.splitlines() if ": started, log in" in line]
+    assert started == [TEACHER, FIRST, SECOND]
     wait_until(lambda: not any(state == "running" for _, state, _ in runner.states()), "at rest", 10)
     assert [job.name for job in runner.outcomes()] == [TEACHER]
 
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    begun = [line.partition(":")[0] for line in again.stderr.splitlines() if ": begun" in line]
-    assert begun == [FIRST, SECOND]  # the teacher had its result
+    started = [line.partition(":")[0] for line in again.stderr.splitlines() if ": started, log in" in line]
+    assert started == [FIRST, SECOND]  # the teacher had its result
     assert results(runner) == results(plain)
     assert launch(runner) == []
     assert "written to" in again.stdout

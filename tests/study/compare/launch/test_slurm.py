@@ -79,6 +79,6 @@ def test_a_damaged_record_of_jobs_is_named(slurm: FakeSlurm, tmp_path: Path) -> 
     runner = runner_of(three_runs(tmp_path), tmp_path)
     runner.workspace.work.mkdir(parents=True)
     (runner.workspace.work / "slurm.json").write_text('{"few')
-    with pytest.raises(CheckpointError, match=r"slurm\.json is damaged: see with squeue"):
+    with pytest.raises(CheckpointError, match=r"slurm\.json is damaged: check with squeue"):
         submit(runner, Limits(), Resources(), Reporter)
     assert slurm.submissions == 0

@@ -59,7 +59,7 @@ def run_local(
             launched.stop()
     if launched.failed:
         said = "; ".join(f"{job.name}: {reason}" for job, reason in launched.failed.items())
-        raise DeepShareError(f"{len(launched.failed)} failed and will go on when asked again: {said}")
+        raise DeepShareError(f"{len(launched.failed)} failed and will resume when started again: {said}")
     return "stopped" if runner.open(runner.outcomes(), limits) else "finished"
 
 
@@ -103,7 +103,7 @@ class LocalJobs:
         self.going[job] = self.executor.submit(JobProcess(self.runner, job, self.make_reporter, threads, gpu))
         self.seats[job] = seat
         self.begun += 1
-        self.reporter.note(f"{job.name}: begun, told in {self.going[job].paths.stderr}")
+        self.reporter.note(f"{job.name}: started, log in {self.going[job].paths.stderr}")
 
     def wait(self) -> None:
         """Wait until a job ends, or for a while if all running ones belong to another launch."""

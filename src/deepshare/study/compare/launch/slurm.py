@@ -58,7 +58,7 @@ def submit(
     """
     check_installed("slurm")
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
-        raise DeepShareError("--launch slurm: there is no sbatch or srun here: run it on a machine of the cluster")
+        raise DeepShareError("--launch slurm: sbatch or srun is not installed: run it on a machine of the cluster")
     with runner.exclusive():
         prepare(runner, needed(runner, runner.outcomes(), limits), make_reporter())
         submission = _Submission(runner, resources, make_reporter, new_folder(runner))
@@ -95,7 +95,7 @@ class _Submission:
             known: dict[str, str] = json.loads(self._record.read_text()) if self._record.exists() else {}
         except ValueError:
             raise CheckpointError(
-                f"{self._record} is damaged: see with squeue that no job of the study is waiting, and delete it"
+                f"{self._record} is damaged: check with squeue that no job of the study is waiting, and delete it"
             ) from None
         return known
 
@@ -107,7 +107,7 @@ class _Submission:
         command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
         listed = subprocess.run(command, capture_output=True, text=True, check=False)
         if listed.returncode:
-            raise DeepShareError(f"cannot see which runs are in SLURM's queue: {_last(listed.stderr)}: try again")
+            raise DeepShareError(f"cannot list the runs in SLURM's queue: {_last(listed.stderr)}: try again")
         return {name: number for name, number in numbers.items() if number in listed.stdout.split()}
 
     def send(self, runs: Sequence[Job], before: str | None) -> dict[Job, str]:
