@@ -1,11 +1,11 @@
 """The real data sets, unpacked once for all test runs."""
 
-import fcntl
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 Unpack = Callable[[str], Path]
@@ -19,8 +19,7 @@ def unpacker() -> Unpack:
     folder.mkdir(parents=True, exist_ok=True)
 
     def unpack(name: str) -> Path:
-        with (folder / ".lock").open("w") as lock:  # several test processes may want the same
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with FileLock(folder / ".lock"):  # several test processes may want the same
             subprocess.run([SHARED / "unpack", folder, name], check=True, capture_output=True)
         return folder
 
