@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from deepshare import plan, share, zoo
-from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.cost import predict as predict_cost
 from deepshare.private.engines.gateshare import cost_model
 from deepshare.private.engines.gateshare.compile import schedule
@@ -131,14 +130,3 @@ def test_the_interface(shared: Program) -> None:
     assert cost.online.comparisons == 12_000 and cost.online.rounds == 17
     assert cost.offline.dealer_bytes > 2 * 25 * N and cost.activations.server_bytes == 2 * (8 * N + 750)
     assert find_engine("gateshare").roles({}) == ("server", "client", "dealer")
-
-
-def test_what_it_cannot_do_is_refused_with_a_cure() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"^1: gateshare has no max-pooling: train with average pooling"):
-        predict_cost(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2)), SIZE, "gateshare")
-    with pytest.raises(EngineError, match="engine gateshare has no option provider=ttp"):
-        predict_cost(nn.Conv2d(3, 4, 3), SIZE, "gateshare", options={"provider": "ttp"})
-    large = nn.Conv2d(3, 4, 1)
-    nn.init.constant_(large.weight, 257.0)
-    with pytest.raises(UnsupportedModelError, match="its weight reaches 257, above 256"):
-        predict_cost(large, SIZE, "gateshare")

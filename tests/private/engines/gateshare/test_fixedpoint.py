@@ -20,13 +20,11 @@ from deepshare.private.engines.gateshare.fixedpoint import (
     range_bits,
     synthetic,
 )
-from deepshare.private.engines.gateshare.protocols.gate import GateStep
-from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.square import SquareStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Convolution, Program
 from deepshare.private.ir.trace import translate
-from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms
+from tests.private.engines.gateshare.trial import SIZE, shuffled_norms
 
 
 @pytest.mark.parametrize(
@@ -109,30 +107,6 @@ def test_the_format_as_a_message() -> None:
             NumberFormat.parse(wrong, program)
 
 
-def test_steps_of_a_shared_residual_network() -> None:
-    program = translate(shared_resnet(8, 2000, (3, 32, 32)), (3, 32, 32)).outline()
-    steps = schedule(program, NumberFormat.usual(program))
-    gates = [step for step in steps.steps if isinstance(step, GateStep)]
-    assert len(gates) == 16 and sum(step.comparisons for step in gates) == 2000
-    products = [step for step in steps.steps if isinstance(step, LinearStep)]
-    # 20 convolutions, of which three stand beside another in a sum, and the last layer.
-    assert len(products) == 18 and sum(len(step.terms) for step in products) == 21
-    # 17 sums of convolutions are truncated, the result of every activation, and the average.
-    shifts = [step for step in steps.steps if isinstance(step, TruncationStep)]
-    assert [step.by for step in shifts].count(16) == 17 and [step.by for step in shifts].count(14) == 16
-    assert {(step.by, step.window) for step in shifts} == {(16, 1 << 40), (14, 1 << 38), (4, 1 << 28)}
-    # One mask for each tensor that is multiplied: images, first layer, 16 activations but the last, and the average.
-    assert sum(name == "tensor" for _, name in steps.client_openings()) == 18
-
-
-def test_about_one_in_two_hundred_lots_of_resnet18_is_thrown_away() -> None:
-    program = translate(zoo.resnet18(), (3, 32, 32)).outline()
-    shifts = [step for step in schedule(program, NumberFormat.usual(program)).steps if isinstance(step, TruncationStep)]
-    assert sum(step.elements * 2 * step.window / 2**64 for step in shifts) == pytest.approx(
-        17 * 2**16 * 2**-27 / 2, rel=0.01
-    )
-
-
 def test_few_numbers_are_finer_unless_a_weight_is_too_large_for_that() -> None:
     large, small = (translate(zoo.resnet18(width=width), (3, 32, 32)) for width in (64, 16))
     assert (
@@ -149,10 +123,3 @@ def test_few_numbers_are_finer_unless_a_weight_is_too_large_for_that() -> None:
     assert calibrate(heavy, torch.full((1, 3, 32, 32), 2.0**-10)).finer == 0
     # Both sides cut a batch alike, with weights or without.
     assert list(inferences(heavy, 100)) == list(inferences(heavy.outline(), 100))
-
-
-def test_numbers_so_large_that_no_lot_would_do_are_refused() -> None:
-    program = translate(shared_resnet(), SIZE)
-    numbers = NumberFormat((64,) * len(program.operations), 8.0)
-    with pytest.raises(EngineError, match="shares would fall where they cannot be used"):
-        schedule(program, numbers)

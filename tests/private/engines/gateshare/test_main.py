@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, example, given, settings
 from torch import Tensor, nn
 
 from deepshare import private, zoo
@@ -15,7 +16,9 @@ from deepshare.errors import EngineError
 from deepshare.private.cost import predict
 from deepshare.private.engines.gateshare import main
 from deepshare.private.engines.gateshare.client import ClientParty
+from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.main import agreed_format, offer, session_id
 from deepshare.private.engines.gateshare.protocols.input_output import real_logits
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir import outline
@@ -24,10 +27,14 @@ from deepshare.private.ir.trace import translate
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.runtime.engine import Outcome, Role, Task, Tls
 from deepshare.private.runtime.local import free_ports
+from tests.private.engines.gateshare.damaged_messages import changed
 from tests.private.engines.gateshare.sessions import fix_randomness
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
 ROLES: tuple[Role, ...] = ("server", "client", "dealer")
+SLOW = [HealthCheck.too_slow]  # so may a busy machine be
+PROGRAM = translate(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)), (1, 4, 4))
+OFFER = offer(PROGRAM, NumberFormat.usual(PROGRAM)) | {"session": "ab" * 16}
 
 
 def test_a_shared_network_between_three_processes() -> None:
@@ -205,3 +212,16 @@ def test_a_frame_that_is_changed_on_the_way_ends_the_inference_on_both_sides(
     found = together(program, torch.randn(1, *SIZE))
     assert "from the client is step" in str(found["server"])
     assert "connection to the server was lost at frame" in str(found["client"])
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
+@given(changed(OFFER))
+@example(OFFER | {"numbers": OFFER["numbers"] | {"limit": 10**400}})
+def test_an_offer_is_sound_or_refused(message: dict[str, Any]) -> None:
+    try:
+        numbers, session = agreed_format(message, PROGRAM), session_id(message)
+    except EngineError:
+        assert message != OFFER
+        return
+    assert len(session) == 16 and len(numbers.ranges) == len(PROGRAM.operations)
+    schedule(PROGRAM, numbers)

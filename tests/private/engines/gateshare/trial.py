@@ -239,6 +239,18 @@ class Odd(nn.Module):
         return self.last(F.relu(self.third(x.flatten(1))))
 
 
+def networks() -> dict[str, nn.Module]:
+    """Networks that have steps of every kind among them."""
+    return {
+        "shared": shared_resnet(),
+        "plain": shuffled_norms(zoo.resnet18(width=4, num_classes=10)),
+        "odd": Odd().eval(),
+        "curved": curved_resnet(),
+        "quadratic": Quadratic().eval(),
+        "apart": Apart().eval(),
+    }
+
+
 def chi_square(data: NDArray[np.uint8]) -> float:
     """How far bytes are from uniform: 255 on average, with a standard deviation of 22.6."""
     counts = np.bincount(data, minlength=256)

@@ -7,18 +7,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
-from deepshare.private.engines.gateshare.crypto.ring import decode
-from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, SQUARED, NumberFormat
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
-from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
 from deepshare.private.engines.gateshare.protocols.gate import GateStep, unpack
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep
-from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
-from deepshare.private.ir.program import Convolution
 from deepshare.private.ir.trace import translate
 from tests.private.engines.gateshare.trial import (
     SIZE,
@@ -26,7 +18,6 @@ from tests.private.engines.gateshare.trial import (
     Trial,
     chi_square,
     curved_resnet,
-    polynomials,
     shared_resnet,
 )
 
@@ -135,75 +126,3 @@ def test_a_lot_that_is_used_twice_shows(trial: Trial) -> None:
     seen = {one: not looks_uniform(message - found[1][one]) for one, message in found[0].items()}
     # The client's answers hide a difference of images behind its product with a random share; not so these.
     assert all(seen[one] for one in seen if one[0] == "server" or one[1] == 0)
-
-
-def test_lots_are_used_once() -> None:
-    stock, lot = LotStock(), Lot(bytes(ID_BYTES), bytes(32), 1)
-    stock.add(lot)
-    with pytest.raises(EngineError, match="was dealt before"):
-        stock.add(lot)
-    assert stock.take(lot.id) is lot
-    with pytest.raises(EngineError, match=r"lot 0+ is spent"):
-        stock.take(lot.id)
-    with pytest.raises(EngineError, match="was dealt before"):
-        stock.add(lot)
-    with pytest.raises(EngineError, match="there is no lot ff"):
-        stock.take(b"\xff" * ID_BYTES)
-
-
-def test_weights_that_change_within_a_session_are_refused() -> None:
-    torch.manual_seed(12)
-    trial = Trial(translate(shared_resnet(), SIZE))
-    trial.run(torch.randn(1, *SIZE))
-    weight = next(op.weight for op in trial.program.operations if isinstance(op, Convolution))
-    weight[0, 0, 0, 0] += 1e-9
-    lot, mine = trial.dealer.deal(1)
-    with pytest.raises(EngineError, match="weights have changed since their masks were made"):
-        trial.server.preprocess([(lot, [0])], trial.client.preprocess(mine, fresh_seed()).openings)
-
-
-def test_noise_hides_what_rounding_of_squares_tells() -> None:
-    """The same with squares: how far one is off depends on x, too."""
-    torch.manual_seed(13)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), polynomials(24, 1, 1, share=0.0), nn.Linear(24, 8)).eval()
-    program = translate(model, (3, 2, 2))
-    trial = Trial(program, NumberFormat.usual(program))
-    images = torch.randn(1, 3, 2, 2)
-    run = trial.run(images.expand(2500, -1, -1, -1))
-    number = next(
-        n for n, step in enumerate(trial.schedule.steps) if isinstance(step, TruncationStep) and step.scale == SQUARED
-    )
-    with torch.no_grad():
-        slope = 2 * model[2].square.flatten() * model[1](images.flatten(1))[0]  # type: ignore[operator]
-        weight = (model[3].weight * slope).double()
-    noisy, exact = (decode(logits, 30) for logits in (run.logits, run.logits - run.noise))
-    every = torch.ones(24, dtype=torch.bool)
-    assert recovered(exact, run.shares[number], 4, weight, every) > 0.7
-    assert abs(recovered(noisy, run.shares[number], 4, weight, every)) < 0.5
-
-
-def recovered(logits: Tensor, shares: Tensor, bits: int, weight: Tensor, active: Tensor) -> float:
-    """How well the last layer is found by regression of logits on what the client truncated of its own shares."""
-    cut = (shares & ((1 << bits) - 1)).double() / 2**bits - 0.5
-    found = torch.linalg.lstsq(cut[:, active], logits - logits.mean(0)).solution
-    return float(torch.corrcoef(torch.stack([-found.T.flatten(), weight[:, active].flatten()]))[0, 1])
-
-
-@pytest.mark.parametrize("finer", [0, 2])
-def test_noise_hides_what_rounding_tells_about_the_last_layer(finer: int) -> None:
-    """One image asked 2,500 times: rounding depends on hidden values and on shares that the client knows."""
-    torch.manual_seed(13)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8)).eval()
-    program = translate(model, (3, 2, 2))
-    trial = Trial(program, NumberFormat((LEAST_BITS + finer,) * len(program.operations), 8.0, finer))
-    images = torch.randn(1, 3, 2, 2)
-    run = trial.run(images.expand(2500, -1, -1, -1))
-    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, TruncationStep))
-    with torch.no_grad():
-        active = model[1](images.flatten(1))[0] > 0
-    last = model[3]
-    assert isinstance(last, nn.Linear)
-    weight = last.weight.detach().double()
-    noisy, exact = (decode(logits, 30 + 2 * finer) for logits in (run.logits, run.logits - run.noise))
-    assert recovered(exact, run.shares[number], 14 + finer, weight, active) > 0.7
-    assert abs(recovered(noisy, run.shares[number], 14 + finer, weight, active)) < 0.5

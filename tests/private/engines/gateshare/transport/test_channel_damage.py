@@ -4,34 +4,24 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import nn
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.client import ClientSession
-from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.cost_model import PartyMeter
-from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.lot import Lot
-from deepshare.private.engines.gateshare.main import agreed_format, offer, session_id
-from deepshare.private.engines.gateshare.server import taken_lots
 from deepshare.private.engines.gateshare.transport.channel import HEADER, LONGEST_MESSAGE, MESSAGE, Channel
-from deepshare.private.ir.trace import translate
-from tests.private.engines.gateshare.trial import Trial
 
 SLOW = [HealthCheck.too_slow]  # so may a busy machine be
 SESSION = bytes(range(16))
-PROGRAM = translate(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)), (1, 4, 4))
+
+
 TAKE = {"take": [["00" * 16, [0, 2]], ["ff" * 16, [1]]]}
-OFFER = offer(PROGRAM, NumberFormat.usual(PROGRAM)) | {"session": SESSION.hex()}
+
+
 # What a party expects, one after the other: the step and the payload, or a message.
 TALK: list[tuple[int, bytes]] = [
     (3, bytes(range(24))),
@@ -151,87 +141,3 @@ def test_any_content_is_a_message_or_is_refused(data: bytes) -> None:
     with receiving(HEADER.pack(SESSION, 0, MESSAGE, len(data)) + data) as channel:
         found, error = outcome(channel, MESSAGE, 0)
         assert found == json.loads(data) if is_message(data) else isinstance(error, EngineError)
-
-
-NUMBERS = st.integers() | st.just(10**400) | st.floats()
-ANY = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.text(max_size=4) | st.just("ab" * 16),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Everything in a message: what holds it, and where."""
-    for key in range(len(value)) if isinstance(value, list) else list(value) if isinstance(value, dict) else ():
-        yield value, key
-        yield from places(value[key])
-
-
-@st.composite
-def changed(draw: st.DrawFn, message: dict[str, Any]) -> dict[str, Any]:
-    """A message of which one or two things are others, twice there, or missing."""
-    result = deepcopy(message)
-    for _ in range(draw(st.integers(1, 2))):
-        found = list(places(result))
-        if not found:
-            break
-        holder, key = draw(st.sampled_from(found))
-        kind = draw(st.sampled_from(["other", "other", "twice", "gone"]))
-        if kind == "other":
-            holder[key] = draw(ANY)
-        elif kind == "twice" and isinstance(holder, list):
-            holder.insert(key, deepcopy(holder[key]))
-        else:
-            del holder[key]
-    return result
-
-
-@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
-@given(changed(TAKE))
-def test_lots_that_are_taken_are_sound_or_refused(message: dict[str, Any]) -> None:
-    try:
-        names = taken_lots(message, 3)
-    except EngineError:
-        assert message != TAKE
-        return
-    assert sum(map(len, names.values())) == 3 and all(len(name) == 16 for name in names)
-    assert all(rows[0] >= 0 and rows == sorted(set(rows)) for rows in names.values())
-
-
-@pytest.mark.parametrize("spent", [None, 5, "0000", {"name": 1}])
-def test_a_server_that_does_not_say_what_is_spent_is_refused(spent: Any) -> None:
-    class Source:
-        def check(self, images: int) -> None: ...
-
-        def discard(self, name: bytes) -> None: ...
-
-        def dealt_bytes(self, lot: Lot) -> int:
-            return 0
-
-        def get(self, images: int) -> list[Lot]:
-            return [trial.dealer.deal(images)[1]]
-
-    trial = Trial(PROGRAM)
-    data = json.dumps({"spent": spent}).encode()
-    left, right = socket.socketpair()
-    with left, right:
-        right.sendall(HEADER.pack(bytes(16), 0, MESSAGE, len(data)) + data)
-        right.shutdown(socket.SHUT_WR)
-        channel = Channel(left, "server")
-        asking = ClientSession(trial.client, channel, Source(), PartyMeter([channel], "client_bytes"))
-        with pytest.raises(EngineError, match="does not say which lots are spent"):
-            asking.ask(torch.zeros(1, 1, 4, 4))
-
-
-@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
-@given(changed(OFFER))
-@example(OFFER | {"numbers": OFFER["numbers"] | {"limit": 10**400}})
-def test_an_offer_is_sound_or_refused(message: dict[str, Any]) -> None:
-    try:
-        numbers, session = agreed_format(message, PROGRAM), session_id(message)
-    except EngineError:
-        assert message != OFFER
-        return
-    assert len(session) == 16 and len(numbers.ranges) == len(PROGRAM.operations)
-    schedule(PROGRAM, numbers)

@@ -7,12 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.crypto import dcf
-from deepshare.private.engines.gateshare.crypto.dcf import Keys, Words
-from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
-from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from tests.private.engines.gateshare.sessions import Seen, fix_randomness, session
@@ -69,22 +63,3 @@ def test_frames_and_noise_never_repeat_although_the_image_does(
                 assert np.mean(np.frombuffer(one, np.uint8) == np.frombuffer(other, np.uint8)) < 0.05, kind
     noise = torch.cat([part for run in runs for part in run.noise])
     assert noise.shape[0] == 4 and len(noise.unique()) == noise.numel()
-
-
-def test_every_lot_and_leader_has_its_own_aes_key_and_roots(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, deal = schedule(program.outline(), calibrate(program)), dcf.deal
-    keys, roots = list[bytes](), list[Words]()
-
-    def kept(thresholds: Words, bits: int, both: tuple[Words, Words], aes_key: bytes) -> Keys:
-        keys.append(aes_key)
-        roots.extend(both)
-        return deal(thresholds, bits, both, aes_key)
-
-    monkeypatch.setattr(dcf, "deal", kept)
-    dealer = LotDealer(steps)
-    for _ in range(3):
-        dealer.deal(1)
-    leaders = sum(isinstance(step, GateStep) and step.leads for step in steps.steps)
-    assert leaders > 1 and len(set(keys)) == len(keys) == 3 * leaders
-    rows = np.concatenate(roots)
-    assert len(np.unique(rows, axis=0)) == len(rows) == 3 * 2 * program.comparisons
