@@ -33,8 +33,8 @@ from deepshare.data import ImageSet, batches
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.training.build import gelu_network, lay_out, layout_of, plain_network
-from deepshare.training.data_source import Feed, transforms
-from deepshare.training.loop import Setting, Work, train_epoch
+from deepshare.training.data_source import DataSource, transforms
+from deepshare.training.loop import PhaseContext, TrainContext, train_epoch
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.reporter import Reporter
 
@@ -148,26 +148,26 @@ def bare_loop(recipe: Recipe, images: ImageSet, *, with_teacher: bool) -> Callab
 def our_loop(recipe: Recipe, images: ImageSet, name: str, with_teacher: bool) -> Callable[[], None]:
     """The loop of a phase as `fit` sets it up."""
     fabric = Fabric(accelerator="cpu", devices=1)
-    feed = Feed(images, images, None, *transforms(images, recipe.data))
+    data = DataSource(images, images, None, *transforms(images, recipe.data))
     model, teacher, method = plain_network(recipe, "plain"), None, Method()
     if name != "plain":
         method = DeepShare(plan(model, (3, 32, 32), "1.25%"))
         gelu = gelu_network(model, (3, 32, 32))
         model = method.convert(model)
-        method.start_epoch(model, name, 2, 6)
+        method.on_epoch_start(model, name, 2, 6)
         if with_teacher:
             # The GELU network teaches the first phase; the shared network with soft gates teaches the others.
             teacher = gelu if name == "gelu" else copy.deepcopy(model)
-            method.start_epoch(teacher, "gelu", 0, 1)
+            method.on_epoch_start(teacher, "gelu", 0, 1)
             lay_out(teacher, layout_of(teacher)).eval().requires_grad_(False)
     phase = getattr(recipe, name).model_copy(update={"distill": 1.0 if with_teacher else 0.0})
     layout = layout_of(model)
     lay_out(model, layout)
     optimiser = method.optimiser(model, lr=phase.lr, momentum=phase.momentum, weight_decay=phase.weight_decay)
     module, wrapped = fabric.setup(model, optimiser)
-    work = Work(name, phase, 0, model, module, wrapped, method, teacher, layout)
-    setting = Setting(recipe, fabric, feed, Reporter())
-    return lambda: ignore(train_epoch(setting, work, 0))
+    work = PhaseContext(name, phase, 0, model, module, wrapped, method, teacher, layout)
+    context = TrainContext(recipe, fabric, data, Reporter())
+    return lambda: ignore(train_epoch(context, work, 0))
 
 
 def ignore(_: object) -> None:

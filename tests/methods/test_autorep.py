@@ -79,7 +79,7 @@ def test_the_scale_of_the_square_is_kept_when_the_gates_are_fixed() -> None:
     model = nn.Sequential(site(1.0, -1.0, scale=0.5)).train()
     x = torch.tensor([-2.0, -2.0]).view(1, 1, 1, 2)
     before = model(x)
-    AutoReP((1, 1, 2), gates=1, scale=0.5).begin(model, "finetune", no_images)
+    AutoReP((1, 1, 2), gates=1, scale=0.5).on_phase_start(model, "finetune", no_images)
     ((_, fixed),) = gated(model)
     assert (fixed.square.item(), fixed.factors()[0].item()) == (2.0, 1.0)  # a step moves it half as far, as before
     assert model.train()(x).tolist() == before.tolist() == [[[[0.0, -1.0]]]]
@@ -135,7 +135,7 @@ def test_the_largest_indicators_get_the_gates(gates: int, kept: list[list[int]])
     model(torch.zeros(1, 1, 1, 2))
     method = AutoReP((1, 1, 2), gates=gates)
     before = model.eval()(torch.full((1, 1, 1, 2), -2.0))
-    method.begin(model, "finetune", no_images)
+    method.on_phase_start(model, "finetune", no_images)
     assert [module.mask.flatten().int().tolist() for _, module in gated(model)] == kept
     if gates == 3:
         torch.testing.assert_close(model.eval()(torch.full((1, 1, 1, 2), -2.0)), before)
@@ -150,7 +150,7 @@ def test_a_network_keeps_its_polynomials_and_trains_them() -> None:
     assert torch.equal(indicators, again)
     model(torch.randn(4, 3, 8, 8))
     polynomials = [s.linear.detach().clone() for s in replaced(model)]
-    method.begin(model, "finetune", no_images)
+    method.on_phase_start(model, "finetune", no_images)
     assert count_gates(model, (3, 8, 8)) == method.measures(model)["gates"] == 30
     assert method.penalty(model) is None
     for (_, module), linear in zip(gated(model), polynomials, strict=True):

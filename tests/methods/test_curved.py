@@ -70,12 +70,12 @@ def test_it_starts_as_the_shared_network_and_a_relu_fades_until_it_is_gone() -> 
     torch.testing.assert_close(shared(x), share(model, made.plan)(x))
     seen = []
     for phase, epoch in [*(("gelu", epoch) for epoch in range(5)), ("switch", 0), ("finetune", 0)]:
-        made.start_epoch(shared, phase, epoch, 5)
+        made.on_epoch_start(shared, phase, epoch, 5)
         seen.append(made.measures(shared)["own_relu"])
     assert seen == [0.5625, 0.25, 0.0625, 0.0, 0.0, 0.0, 0.0]
     made = replace(made, fade=2, fade_in="finetune")
     for epoch, own in enumerate((0.25, 0.0)):
-        made.start_epoch(shared, "finetune", epoch, 2)
+        made.on_epoch_start(shared, "finetune", epoch, 2)
         assert made.measures(shared) == {"hard_share": 1.0, "own_relu": own}
     curve(shared)
     assert len(list(curved_relus(shared))) == 2  # none is curved twice
@@ -160,7 +160,7 @@ def test_a_relu_fades_into_shared_gates_as_it_does_into_squares() -> None:
     made = DeepShare(plan(model, SIZE, 32), fade=4)
     shared = made.convert(model)
     assert list(shared.state_dict()) == list(share(model, made.plan).state_dict())  # no key of its own
-    made.start_epoch(shared, "gelu", 0, 5)
+    made.on_epoch_start(shared, "gelu", 0, 5)
     site = next(shared_relus(shared))
     assert made.measures(shared)["own_relu"] == site.own == 0.5625
     maps = torch.randn(2, 4, 4, 4)
@@ -168,7 +168,7 @@ def test_a_relu_fades_into_shared_gates_as_it_does_into_squares() -> None:
         faded = site(maps)
         site.own = 0.0
         torch.testing.assert_close(faded, torch.lerp(site(maps), F.relu(maps), 0.5625))
-    made.start_epoch(shared, "finetune", 0, 1)
+    made.on_epoch_start(shared, "finetune", 0, 1)
     assert torch.equal(shared(x), share(model, made.plan)(x))
     assert [type(site) for site in fading(curved(model))] == [CurvedReLU] * 2  # and not the gates within
 

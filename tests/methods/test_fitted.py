@@ -102,7 +102,7 @@ def test_they_are_fitted_once_at_the_start_and_kept_by_later_phases() -> None:
     model = resnet()
     method = DeepShare(plan(model, SIZE, "10%"), start="fitted")
     shared = method.convert(model)
-    method.begin(shared, "gelu", lambda count: torch.randn(min(count, 64), *SIZE))
+    method.on_phase_start(shared, "gelu", lambda count: torch.randn(min(count, 64), *SIZE))
     fitted = {name: value.clone() for name, value in shared.named_parameters()}
-    method.begin(shared, "switch", lambda count: pytest.fail("fitted again"))
+    method.on_phase_start(shared, "switch", lambda count: pytest.fail("fitted again"))
     assert all(torch.equal(value, fitted[name]) for name, value in shared.named_parameters())

@@ -42,8 +42,8 @@ def test_a_site_gives_its_gates_to_the_neurons_that_differ_most_from_the_teacher
     first, last = watched(model)
     first.set_mask(torch.tensor([True, True, False, False]).view(1, 1, 4))
     last.set_mask(torch.tensor([True, False, False, False]).view(1, 1, 4))
-    watching = method.watch(model, copy.deepcopy(teacher), "search")
-    method.start_epoch(model, "search", 0, 1)
+    watching = method.wrap_teacher(model, copy.deepcopy(teacher), "search")
+    method.on_epoch_start(model, "search", 0, 1)
     model.train()
     for row in ([-1.0, -9.0, -2.0, -3.0], [1.0, -9.0, -2.0, -2.0]):
         images = torch.tensor(row).view(1, 1, 1, 4)
@@ -52,20 +52,20 @@ def test_a_site_gives_its_gates_to_the_neurons_that_differ_most_from_the_teacher
     # Without a gate a negative input passes: the differences are those of neurons 2 and 3 here, doubled in the last.
     assert first.difference.flatten().tolist() == [0, 0, 4, 5]
     assert last.difference.flatten().tolist() == [0, 0, 8, 10]
-    method.end_epoch(model, "search", 0)
+    method.on_epoch_end(model, "search", 0)
     assert first.mask.flatten().int().tolist() == [0, 0, 1, 1]
     assert last.mask.flatten().int().tolist() == [0, 0, 0, 1]
     assert method.moved == 1.0
-    method.start_epoch(model, "search", 1, 2)
+    method.on_epoch_start(model, "search", 1, 2)
     assert first.difference.sum() == 0
-    assert not method.end_epoch(model, "finetune", 0)
+    assert not method.on_epoch_end(model, "finetune", 0)
     assert first.mask.flatten().int().tolist() == [0, 0, 1, 1]
 
 
 def test_differences_count_in_either_direction() -> None:
     method = SENet(SIZE, gates=2)
     model, teacher = method.convert(Scale(2.0)), Scale()
-    watching = method.watch(model, teacher, "search")
+    watching = method.wrap_teacher(model, teacher, "search")
     first = watched(model)[0]
     first.set_mask(torch.zeros(1, 1, 4, dtype=torch.bool))
     images = torch.tensor([4.0, -4.0, 0.0, 8.0]).view(1, 1, 1, 4)
@@ -93,13 +93,13 @@ def test_the_penalty_of_finetune_is_the_distance_at_the_end_of_every_stage() -> 
     method = SENet(SIZE, gates=2, attention=3.0)
     teacher = Scale()
     model = method.convert(teacher)
-    watching = method.watch(model, copy.deepcopy(teacher), "finetune")
+    watching = method.wrap_teacher(model, copy.deepcopy(teacher), "finetune")
     images = torch.tensor([-1.0, 2.0, -3.0, 4.0]).view(1, 1, 1, 4)
     model.train()(images)
     watching(images)
-    method.start_epoch(model, "search", 0, 1)
+    method.on_epoch_start(model, "search", 0, 1)
     assert method.penalty(model) is None
-    method.start_epoch(model, "finetune", 0, 1)
+    method.on_epoch_start(model, "finetune", 0, 1)
     last = watched(model)[-1]  # both sites have the same shape: one stage
     assert last.output is not None
     assert last.target is not None

@@ -62,7 +62,7 @@ def test_the_lasso_grows_when_the_count_does_not_fall_and_not_before_epoch_5() -
     left = [4, 4, 4, 4, 4, 4, 3, 3, 4, 2]
     seen = []
     for epoch, count in enumerate(left):
-        ended = method.end_epoch(nn.Sequential(masked(*[1.0] * count + [0.0] * (4 - count))), "snl", epoch)
+        ended = method.on_epoch_end(nn.Sequential(masked(*[1.0] * count + [0.0] * (4 - count))), "snl", epoch)
         seen.append((round(method.lasso, 6), ended))
     grown = [1.0] * 5 + [1.1, 1.1, 1.21, 1.331, 1.331]
     assert seen == [(lasso, epoch == 9) for epoch, lasso in enumerate(grown)]
@@ -72,13 +72,13 @@ def test_a_resumed_method_goes_on_as_if_it_had_not_stopped() -> None:
     models = [nn.Sequential(masked(*[1.0] * count + [0.0] * (4 - count))) for count in [4, 3, 4, 3, 4, 3, 3, 2, 2]]
     whole, first = SNL((1, 1, 4), gates=1), SNL((1, 1, 4), gates=1)
     for epoch, model in enumerate(models):
-        whole.end_epoch(model, "snl", epoch)
+        whole.on_epoch_end(model, "snl", epoch)
     for epoch, model in enumerate(models[:6]):
-        first.end_epoch(model, "snl", epoch)
+        first.on_epoch_end(model, "snl", epoch)
     second = SNL((1, 1, 4), gates=1)
     second.restore(first.state())
     for epoch, model in enumerate(models[6:], 6):
-        second.end_epoch(model, "snl", epoch)
+        second.on_epoch_end(model, "snl", epoch)
     assert second.state() == whole.state() == {"lasso": pytest.approx(1e-5 * 1.1**3), "lowest": 2}
 
 
@@ -115,7 +115,7 @@ def no_images(count: int) -> torch.Tensor:
 )
 def test_the_largest_masks_get_the_gates(gates: int, kept: list[list[int]]) -> None:
     model = nn.Sequential(masked(0.2, 0.9, -3.0), masked(0.8, 0.3))
-    SNL((1, 1, 3), gates=gates).begin(model, "finetune", no_images)
+    SNL((1, 1, 3), gates=gates).on_phase_start(model, "finetune", no_images)
     assert [module.mask.flatten().int().tolist() for _, module in gated(model)] == kept
     assert not list(masks(model))
 
@@ -123,9 +123,9 @@ def test_the_largest_masks_get_the_gates(gates: int, kept: list[list[int]]) -> N
 def test_fixed_gates_have_neither_lasso_nor_an_early_end() -> None:
     method = SNL((3, 8, 8), gates=20)
     model = method.convert(zoo.resnet18(10, width=2, depth=10))
-    method.begin(model, "search", no_images)
+    method.on_phase_start(model, "search", no_images)
     assert method.counts(model)["layer1.0.act1"] == 2 * 8 * 8
-    method.begin(model, "finetune", no_images)
+    method.on_phase_start(model, "finetune", no_images)
     assert method.penalty(model) is None
-    assert not method.end_epoch(model, "finetune", 0)
+    assert not method.on_epoch_end(model, "finetune", 0)
     assert sum(method.counts(model).values()) == method.measures(model)["gates"] == count_gates(model, (3, 8, 8)) == 20

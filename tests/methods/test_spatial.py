@@ -154,7 +154,7 @@ def test_a_segmentation_network_has_its_patches_within_the_budget_and_exports_th
     network = zoo.build("deeplabv3-mobilenetv2", num_classes=3, width=0.25, aspp_width=8)
     method = Spatial((3, 32, 32), gates=2000, samples=1, channels=1)
     model = method.convert(network)
-    method.begin(model, "finetune", lambda count: torch.randn(count, 3, 32, 32))
+    method.on_phase_start(model, "finetune", lambda count: torch.randn(count, 3, 32, 32))
     assert model.eval()(torch.randn(2, 3, 32, 32)).shape == (2, 3, 32, 32)
     assert 1900 < count_gates(model, (3, 32, 32)) <= 2000
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
@@ -184,7 +184,7 @@ def test_the_chosen_patches_distort_least_of_all_within_the_budget() -> None:
     method = Spatial((1, 2, 2), gates=6, samples=8)
     converted = method.convert(model)
     (table,) = distortion(converted.eval(), images)
-    method.begin(converted, "finetune", lambda count: images[:count])
+    method.on_phase_start(converted, "finetune", lambda count: images[:count])
     (act,) = patched(converted)
     options = patches_of(act.site)
     costs = [[patch_cost(act.site, patch) for patch in options]] * 3
@@ -199,8 +199,8 @@ def test_patches_are_chosen_within_the_budget() -> None:
     torch.manual_seed(0)
     method = Spatial((3, 8, 8), gates=100, samples=4)
     model = method.convert(zoo.resnet18(10, width=4, depth=10))
-    method.begin(model, "finetune", lambda count: torch.randn(count, 3, 8, 8))
+    method.on_phase_start(model, "finetune", lambda count: torch.randn(count, 3, 8, 8))
     assert 90 < count_gates(model, (3, 8, 8)) == method.measures(model)["gates"] <= 100
     everything = Spatial((3, 8, 8), gates=4 * 8 * 8 * 4, samples=4)
-    everything.begin(model, "finetune", lambda count: torch.randn(count, 3, 8, 8))
+    everything.on_phase_start(model, "finetune", lambda count: torch.randn(count, 3, 8, 8))
     assert model.training

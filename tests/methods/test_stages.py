@@ -109,12 +109,12 @@ def test_delphi_blends_step_by_step_and_ends_with_the_quadratic() -> None:
     assert isinstance(blend, BlendedReLU)
     assert blend(x).flatten().tolist() == [0.0, 6.0]
     quadratic = torch.tensor([0.1997 * 4 - 0.5002 * 2 + 0.1992, 0.1997 * 64 + 0.5002 * 8 + 0.1992])
-    method.start_epoch(model, "search", 0, 4)
+    method.on_epoch_start(model, "search", 0, 4)
     assert method.measures(model) == {"ratio": 0.75}
     torch.testing.assert_close(blend(x).flatten(), 0.25 * quadratic + 0.75 * torch.tensor([0.0, 6.0]))
-    method.start_epoch(model, "search", 3, 4)
+    method.on_epoch_start(model, "search", 3, 4)
     torch.testing.assert_close(blend(x).flatten(), quadratic)
-    method.begin(model, "finetune", no_images)
+    method.on_phase_start(model, "finetune", no_images)
     swapped = model.get_submodule("1")
     assert isinstance(swapped, GatedPolynomial)
     torch.testing.assert_close(swapped.eval()(x).flatten(), quadratic)

@@ -13,7 +13,9 @@ from deepshare.data.pictures import height_and_width
 from deepshare.errors import BudgetError
 from deepshare.sharing.plan import plan
 from deepshare.sharing.sites import Sites, find_sites
-from deepshare.training.allocation.published import of_first_sites, read_counts, shipped_weights, weights
+from deepshare.training.allocation import published, weights_of
+from deepshare.training.allocation.files import read_counts
+from deepshare.training.build import of_first_sites
 from deepshare.training.recipe.files import Recipe, load_recipe, names
 
 
@@ -31,31 +33,31 @@ COUNTS = [655, 655, 655, 721, 885, 1245, 1311, 1376, 1671, 2032, 2064, 2130, 229
 
 
 def test_resnet18_gets_the_counts_of_senet() -> None:
-    assert [round(weight) for weight in shipped_weights("senet", sites_of("resnet18", 32)).values()] == COUNTS
+    assert [round(weight) for weight in published.weights("senet", sites_of("resnet18", 32)).values()] == COUNTS
 
 
 def test_wide_resnet_gets_the_count_of_senet_without_the_last_relu() -> None:
-    total = sum(shipped_weights("senet", sites_of("wrn22-8", 32)).values())
+    total = sum(published.weights("senet", sites_of("wrn22-8", 32)).values())
     assert round(total + 0.57 * 512 * 8 * 8) == 239_436
 
 
 @pytest.mark.parametrize(("size", "width", "factor"), [(64, 64, 4), (32, 16, 0.25), (64, 16, 1)])
 def test_other_widths_and_sizes_keep_the_proportions(size: int, width: int, factor: float) -> None:
-    usual = shipped_weights("senet", sites_of("resnet18", 32))
-    assert shipped_weights("senet", sites_of("resnet18", size, width=width)) == pytest.approx(
+    usual = published.weights("senet", sites_of("resnet18", 32))
+    assert published.weights("senet", sites_of("resnet18", size, width=width)) == pytest.approx(
         {name: weight * factor for name, weight in usual.items()}
     )
 
 
 def test_a_network_without_densities_is_told_the_cure() -> None:
     with pytest.raises(BudgetError, match="allocate by pruning, which measures them, by uniform, by snl or by a file"):
-        shipped_weights("senet", sites_of("resnet18", 32, depth=10))
+        published.weights("senet", sites_of("resnet18", 32, depth=10))
 
 
 @pytest.mark.parametrize("allocate", ["pruning", "sensitivity"])
 def test_what_takes_a_pilot_is_told_where_its_weights_come_from(allocate: str) -> None:
     with pytest.raises(BudgetError, match=f"{allocate} is measured in training: .* give its pilot/weights.json here"):
-        weights(allocate, sites_of("resnet18", 32))
+        weights_of(allocate, sites_of("resnet18", 32))
 
 
 def test_first_sites_decide_alone() -> None:
@@ -70,7 +72,7 @@ def test_first_sites_decide_alone() -> None:
 def test_a_file_of_counts(tmp_path: Path) -> None:
     path = tmp_path / "counts.json"
     path.write_text(json.dumps({"a": 3, "b": 0.5}))
-    assert weights(str(path), sites_of("resnet18", 32)) == {"a": 3.0, "b": 0.5}
+    assert weights_of(str(path), sites_of("resnet18", 32)) == {"a": 3.0, "b": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_the_budget_of_every_recipe_can_be_met(name: str) -> None:
         model,
         size,
         recipe.budget.gates,
-        weights(allocate, find_sites(model, size)),
+        weights_of(allocate, find_sites(model, size)),
         layer_sharing=recipe.budget.layer_sharing,
         max_group=recipe.budget.max_group,
     )
@@ -150,8 +152,8 @@ def test_densities_of_snl_that_are_not_shipped_are_said_to_be_missing(monkeypatc
     sites = sites_of("resnet18", 32, width=16)
     monkeypatch.setattr("deepshare.training.allocation.published.tomllib.loads", lambda text: {"senet": {}})
     with pytest.raises(BudgetError, match="SNL's densities are known for no network yet: "):
-        weights("snl-densities", sites)
+        weights_of("snl-densities", sites)
     table = {site.name: 0.5 for site in sites}
     shipped = {"snl": {"resnet18": table}}
     monkeypatch.setattr("deepshare.training.allocation.published.tomllib.loads", lambda text: shipped)
-    assert weights("snl-densities", sites) == {site.name: site.neurons / 2 for site in sites}
+    assert weights_of("snl-densities", sites) == {site.name: site.neurons / 2 for site in sites}

@@ -23,7 +23,7 @@ from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.recipe.catalog import record
 from deepshare.training.recipe.files import Recipe, load_recipe
-from deepshare.training.trainer import Training
+from deepshare.training.trainer import Trainer
 from tests.training.conftest import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
@@ -274,15 +274,15 @@ def test_what_a_faded_gelu_phase_ended_with_teaches_without_own_relus(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen: list[tuple[str, float]] = []
-    teacher_of = Training._teacher
+    teacher_of = Trainer._teacher
 
-    def watched(training: Training, name: str) -> nn.Module | None:
+    def watched(training: Trainer, name: str) -> nn.Module | None:
         teacher = teacher_of(training, name)
         if teacher is not None and name != "gelu":
             seen.append((name, next(fading(teacher)).own))
         return teacher
 
-    monkeypatch.setattr(Training, "_teacher", watched)
+    monkeypatch.setattr(Trainer, "_teacher", watched)
     fit(recipe=recipe("faded"), out=tmp_path / "run")
     assert seen == [("switch", 0.0), ("finetune", 0.0)]
 

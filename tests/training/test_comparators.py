@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from deepshare import methods
 from deepshare.errors import BudgetError, RecipeError, UnsupportedModelError
 from deepshare.private.api import infer
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.onnx import export_onnx
 from deepshare.training.api import fit
 from deepshare.training.build import load, plain_network
-from deepshare.training.method_factory import check_method
+from deepshare.training.pipeline import check_method
 from deepshare.training.recipe.files import Recipe, load_recipe
-from deepshare.training.recipe.schema import SEARCHING
 from tests.training.conftest import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
@@ -42,7 +42,12 @@ GATES = {"snl": BUDGET, "autorep": BUDGET, "senet": BUDGET, "deepreduce": 192, "
 
 
 def recipe(name: str, **overrides: object) -> Recipe:
-    values = {"method.name": name, **SMALL, **({"search": PHASE} if name in SEARCHING else {}), **OWN[name]}
+    values = {
+        "method.name": name,
+        **SMALL,
+        **({"search": PHASE} if "search" in methods.get(name).phases else {}),
+        **OWN[name],
+    }
     return load_recipe("digits-plain", {**values, **{key.replace("__", "."): v for key, v in overrides.items()}})
 
 
@@ -137,7 +142,7 @@ def test_the_network_is_exported_and_runs_privately(finished: tuple[str, Path], 
 
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(finished: tuple[str, Path], tmp_path: Path) -> None:
     name, whole = finished
-    stops = [("search", 1), ("search", 2)] if name in SEARCHING else []
+    stops = [("search", 1), ("search", 2)] if "search" in methods.get(name).phases else []
     for number, stop in enumerate([*stops, ("finetune", 1)]):
         with pytest.raises(StoppedError):
             fit(recipe=recipe(name), out=tmp_path / "run", resume=number > 0, reporter=StopAfter(*stop))

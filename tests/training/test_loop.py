@@ -18,14 +18,13 @@ from deepshare.sharing.gates import SharedReLU, set_progress
 from deepshare.sharing.plan import Plan, plan
 from deepshare.training.api import fit
 from deepshare.training.build import load, plain_network
-from deepshare.training.data_source import make_feed
-from deepshare.training.loop import Setting
-from deepshare.training.lr_schedules import rate
+from deepshare.training.data_source import make_data_source
+from deepshare.training.loop import TrainContext, learning_rate
 from deepshare.training.recipe.files import Phase, Recipe
 from deepshare.training.reporter import EpochLine, Reporter
+from deepshare.training.run.checkpoint import WeightsHeader
 from deepshare.training.run.folder import RunFolder
-from deepshare.training.run.weights import Label
-from deepshare.training.trainer import Training
+from deepshare.training.trainer import Trainer
 from tests.training.conftest import Small
 
 
@@ -48,7 +47,7 @@ def by_hand(model: nn.Module, recipe: Recipe, network: str, name: str, teacher: 
                     F.log_softmax(logits / 4, 1), F.log_softmax(target / 4, 1), reduction="batchmean", log_target=True
                 )
                 loss = loss + divergence * 16
-            optimiser.param_groups[0]["lr"] = rate(phase, 2 * epoch + step, 2)
+            optimiser.param_groups[0]["lr"] = learning_rate(phase, 2 * epoch + step, 2)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -97,7 +96,7 @@ def test_gradients_reach_the_prototypes_in_the_gelu_phase_and_not_after_the_swit
     method = DeepShare(plan(model, (8, 2, 2), 4))  # one prototype: channel 0
     shared = method.convert(model)
     assert [m.prototypes for m in shared.modules() if isinstance(m, SharedReLU)] == [1, 1]
-    method.start_epoch(shared, phase, 2, 3)  # the last epoch of the switch
+    method.on_epoch_start(shared, phase, 2, 3)  # the last epoch of the switch
     x = torch.randn(3, 8, 2, 2, requires_grad=True)
     y = shared(x)
     for part in (y[:, 1:4], y[:, 4:]):  # the leader's replicates, and the follower
@@ -112,7 +111,7 @@ def test_the_switch_goes_from_the_last_channel_to_the_first_and_ends_all_hard() 
     shared = method.convert(TwoSites())
     seen = []
     for epoch in range(4):
-        method.start_epoch(shared, "switch", epoch, 4)
+        method.on_epoch_start(shared, "switch", epoch, 4)
         seen.append(method.measures(shared)["hard_share"])
     assert seen == [0.25, 0.5, 0.75, 1.0]
 
@@ -126,7 +125,7 @@ class Counting(Method):
     def penalty(self, model: nn.Module) -> Tensor:
         return 1000 + 0 * next(model.parameters()).sum()
 
-    def end_epoch(self, model: nn.Module, phase: str, epoch: int) -> bool:
+    def on_epoch_end(self, model: nn.Module, phase: str, epoch: int) -> bool:
         self.epochs += 1
         return epoch == 1
 
@@ -145,11 +144,11 @@ class Remembering(Reporter):
 def test_a_method_gives_a_penalty_and_may_end_a_phase(small: Small, fabric: Fabric, tmp_path: Path) -> None:
     recipe = small(plain__epochs=5)
     told = Remembering()
-    setting = Setting(recipe, fabric, make_feed(None, recipe), told)
+    setting = TrainContext(recipe, fabric, make_data_source(None, recipe), told)
     folder = RunFolder(tmp_path)
     assert recipe.plain
     phases = {"plain": recipe.plain, "more": recipe.plain.model_copy(update={"epochs": 1})}
-    Training(setting, plain_network(recipe, "x"), Counting(), phases, folder, Label("plain", (1, 8, 8))).run()
+    Trainer(setting, plain_network(recipe, "x"), Counting(), phases, folder, WeightsHeader("plain", (1, 8, 8))).run()
     assert [(line.phase, line.epoch) for line in told.lines] == [("plain", 1), ("plain", 2), ("more", 1)]
     assert all(1000 < line.loss < 1010 for line in told.lines)
     assert [line.measures["counted"] for line in told.lines] == [0.0, 1.0, 2.0]

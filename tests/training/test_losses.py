@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from deepshare.training.losses import cross_entropy, distillation
+from deepshare.training.loop import cross_entropy, distillation
 
 
 def test_cross_entropy_of_even_odds() -> None:

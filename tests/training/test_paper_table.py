@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deepshare.methods.deepshare import DeepShareOptions
 from deepshare.training.recipe.files import load_recipe, names
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "deepshare.tex"
@@ -195,7 +196,7 @@ def test_network_data_and_sharpness(name: str) -> None:
     assert (recipe.model.name, recipe.model.num_classes, recipe.model.arguments) == (model, classes, {})
     assert (recipe.data.name, recipe.data.image_size, recipe.data.subset) == (data, size, None)
     if name in SHARED:
-        assert recipe.method.sharpness == sharpness
+        assert recipe.section(DeepShareOptions).sharpness == sharpness
 
 
 @pytest.mark.parametrize("name", [name for name in SHARED if not name.endswith("no-gelu")])

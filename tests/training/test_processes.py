@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepshare.training.run.weights import read_weights
+from deepshare.training.run.checkpoint import read_weights
 from tests.training import two_processes
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.api import fit
-from deepshare.training.build import load, plain_network
-from deepshare.training.method_factory import check_method, planned
+from deepshare.training.build import load, make_plan, plain_network
+from deepshare.training.pipeline import check_method
 from deepshare.training.recipe.catalog import record
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.reporter import EpochLine, Reporter
@@ -80,10 +80,10 @@ def test_the_gates_are_within_the_budget_and_divided_as_the_pilot_found(finished
         assert full == []  # so that shares are proportional, but for rounding
         assert all(abs(counts[name] - shares[name]) <= 1 for name in counts)
     else:
-        wanted = planned(recipe(name), plain_network(recipe(name), "shared"), SIZE, weights)
+        wanted = make_plan(recipe(name), plain_network(recipe(name), "shared"), SIZE, weights)
         made = Plan.load(folder / "plan.json")
         assert [group.prototypes for group in made.groups] == [group.prototypes for group in wanted.groups]
-        equal = planned(recipe(name), plain_network(recipe(name), "shared"), SIZE, None)
+        equal = make_plan(recipe(name), plain_network(recipe(name), "shared"), SIZE, None)
         assert [group.prototypes for group in made.groups] != [group.prototypes for group in equal.groups]
 
 
@@ -219,7 +219,7 @@ def test_methods_that_divide_no_budget_refuse_it(name: str) -> None:
         ({"pilot": None}, 'budget.allocate = "pruning" is measured on a copy that is trained sparse: it needs [pilot]'),
         ({"pilot.epochs": -1}, "pilot.epochs: got -1, expected greater than 0"),
         ({"pilot.density": 0.2}, "pilot.density: there is no such key"),
-        ({"budget.allocate": "prune"}, 'expected "senet", "snl", "pruning"'),
+        ({"budget.allocate": "prune"}, 'expected "senet", "snl-densities", "snl", "pruning"'),
         ({"budget.allocate": "uniform"}, '[pilot] is for budget.allocate = "pruning" or "sensitivity" alone'),
     ],
 )

@@ -91,7 +91,10 @@ def test_flags_are_read_as_their_type(key: str, value: object, expected: object)
         ({"data.augmentation.scale": [2.0, 1.0]}, "scale runs from the smaller to the larger factor"),
         ({"budget.gates": "0"}, "digits.toml: budget.gates: expected a number of gates above 0"),
         ({"budget.gates": "101%"}, 'budget.gates: expected a number of gates (6000) or a share of the ReLUs ("1.25%")'),
-        ({"budget.allocate": "snll"}, 'expected "senet", "snl", "pruning", "sensitivity", "uniform" or a .json file'),
+        (
+            {"budget.allocate": "snll"},
+            'expected "senet", "snl-densities", "snl", "pruning", "sensitivity", "uniform" or',
+        ),
         ({"model.num_classes": None}, "digits.toml: model.num_classes: missing"),
         ({"model.arguments.width": [8]}, "digits.toml: model.arguments.width: got [8], expected"),
     ],
@@ -236,7 +239,7 @@ def test_a_recipe_can_be_written_in_python() -> None:
 def test_trained_weights_keep_their_meaning_unless_the_recipe_says_otherwise(
     overrides: dict[str, object], start: str
 ) -> None:
-    assert load_recipe("digits", {"method.start": None, **overrides}).start == start
+    assert load_recipe("digits", {"method.start": None, **overrides}).resolved == {"method.start": start}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import torch
 
 from deepshare.errors import CheckpointError
 from deepshare.training.api import fit
-from deepshare.training.loop import Setting, Trained, Work, train_epoch
-from deepshare.training.run.resume_state import State
+from deepshare.training.loop import EpochMeans, PhaseContext, TrainContext, train_epoch
+from deepshare.training.run.checkpoint import ResumeState
 from tests.training.conftest import small_recipe
 
 PHASES = ("teacher", "gelu", "switch", "finetune")
@@ -157,7 +157,7 @@ def test_a_full_disk_stops_the_run_which_can_be_resumed(
             CheckpointError, match=r"cannot be written \(No space left on device\).*make room and resume"
         ):
             train(tmp_path / "run", 1)
-    assert State.load(tmp_path / "run" / "state.pt").phase == "switch"
+    assert ResumeState.load(tmp_path / "run" / "state.pt").phase == "switch"
     train(tmp_path / "run", 1)
     assert_same(tmp_path / "run", uninterrupted)
 
@@ -207,7 +207,7 @@ def test_a_record_without_its_last_line_end_is_mended(
     assert_same(out, uninterrupted)
 
 
-def stop_in_switch(setting: Setting, work: Work, epoch: int) -> Trained:
+def stop_in_switch(setting: TrainContext, work: PhaseContext, epoch: int) -> EpochMeans:
     if work.name == "switch":
         raise PowerCut
     return train_epoch(setting, work, epoch)

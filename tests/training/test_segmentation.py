@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from deepshare.data import load
 from deepshare.errors import RecipeError
-from deepshare.training.data_source import make_feed
+from deepshare.methods.deepshare import DeepShareOptions
+from deepshare.training.data_source import make_data_source
 from deepshare.training.evaluate import evaluate
 from deepshare.training.recipe.files import load_recipe, to_toml
 from tests.data.unpacked import Unpack
@@ -21,7 +22,7 @@ SHARED = ("camvid-small-3", "camvid-small-10")
 def test_small_ones_train_as_the_papers(name: str) -> None:
     small, paper = load_recipe(name), load_recipe("ade20k-deeplabv3-2556k")
     assert small.model.name == paper.model.name
-    assert small.method.sharpness == paper.method.sharpness == 4
+    assert [recipe.section(DeepShareOptions).sharpness for recipe in (small, paper)] == [4, 4]
     assert {phase: p.schedule for phase, p in small.phases.items()} == {
         phase: p.schedule for phase, p in paper.phases.items() if phase != "plain"
     }
@@ -57,7 +58,7 @@ def test_other_sizes_are_refused(size: str) -> None:
 
 def test_training_crops_and_whole_images_have_height_and_width(camvid_dir: Path) -> None:
     changes = {"data.image_size": [8, 12], "data.augmentation.crop": [6, 10]}
-    feed = make_feed(None, load_recipe("camvid-small-plain", changes), camvid_dir)
+    feed = make_data_source(None, load_recipe("camvid-small-plain", changes), camvid_dir)
     # Gates are counted where they will be computed, on whole images.
     assert feed.input_size == (3, 8, 12)
     assert feed.sample(2).shape == (2, 3, 8, 12)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from deepshare.errors import CheckpointError
-from deepshare.training.run.resume_state import State
+from deepshare.training.run.checkpoint import ResumeState
 
-STATE = State(
+STATE = ResumeState(
     phase="switch",
     epochs=3,
     over=False,
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_is_saved_is_read(path: Path) -> None:
-    state = State.load(path)
+    state = ResumeState.load(path)
     assert (state.phase, state.epochs, state.over, state.lines, state.best) == ("switch", 3, False, 11, None)
     assert torch.equal(state.model["w"], STATE.model["w"])
     assert torch.equal(state.optimiser["state"][0]["momentum_buffer"], torch.ones(2))
@@ -44,20 +44,20 @@ def test_a_wrong_byte_is_found(path: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"state\.pt is damaged"):
-        State.load(path)
+        ResumeState.load(path)
 
 
 @pytest.mark.parametrize("size", [0, 100, -10])
 def test_a_truncated_file_is_refused(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(CheckpointError, match=r"state\.pt is damaged"):
-        State.load(path)
+        ResumeState.load(path)
 
 
 def test_another_version_is_refused(path: Path) -> None:
     torch.save({"version": 99}, path)
     with pytest.raises(CheckpointError, match="another version"):
-        State.load(path)
+        ResumeState.load(path)
 
 
 def test_a_full_disk_keeps_the_last_good_state(path: Path) -> None:

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from deepshare import zoo
 from deepshare.data import FileImages, ImageSet
 from deepshare.errors import DataError
-from deepshare.training.data_source import make_feed
-from deepshare.training.evaluate import evaluate
+from deepshare.training.data_source import make_data_source
+from deepshare.training.evaluate import Evaluation, Sliding, Whole, evaluate, starts
 from deepshare.training.recipe.files import load_recipe, to_toml
-from deepshare.training.views import Evaluation, Sliding, Whole, starts
 
 BOTH: tuple[Evaluation, ...] = ("whole", "sliding")
 
@@ -133,8 +132,8 @@ def test_only_masks_have_a_size(evaluation: Evaluation) -> None:
 def test_the_recipe_says_how_test_images_are_seen(camvid_dir: Path, tmp_path: Path) -> None:
     recipe = load_recipe("camvid-small-plain")
     assert "evaluation" not in to_toml(recipe), "what a run recorded before must stay what is recorded"
-    assert make_feed(None, recipe, camvid_dir).view is None
+    assert make_data_source(None, recipe, camvid_dir).view is None
     recipe = load_recipe("camvid-small-plain", {"data.evaluation": "sliding"})
     (tmp_path / "recipe.toml").write_text(to_toml(recipe))
-    feed = make_feed(None, load_recipe(tmp_path / "recipe.toml"), camvid_dir)
+    feed = make_data_source(None, load_recipe(tmp_path / "recipe.toml"), camvid_dir)
     assert feed.view == Sliding((180, 240))

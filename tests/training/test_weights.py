@@ -9,9 +9,9 @@ from torch import nn
 
 from deepshare.errors import CheckpointError
 from deepshare.training.build import lay_out
-from deepshare.training.run.weights import Label, fill, read_weights, save_weights
+from deepshare.training.run.checkpoint import WeightsHeader, fill, read_weights, save_weights
 
-LABEL = Label("shared", (3, 8, 8), plan="abc", own=True)
+LABEL = WeightsHeader("shared", (3, 8, 8), plan="abc", own=True)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from deepshare.errors import CheckpointError
-from deepshare.training.build import start_from
+from deepshare.training.pretrained import start_from
 from deepshare.zoo import deeplabv3_mobilenetv2, resnet18
 from tests.zoo.reference import shake
 

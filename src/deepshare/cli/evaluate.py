@@ -31,7 +31,7 @@ def evaluate(
     """
     from deepshare.sharing.convert import count_gates
     from deepshare.training.build import load
-    from deepshare.training.data_source import make_feed
+    from deepshare.training.data_source import make_data_source
     from deepshare.training.recipe.files import changed, load_recipe
     from deepshare.training.run.folder import RunFolder
 
@@ -39,11 +39,11 @@ def evaluate(
     recipe = load_recipe(RunFolder(run).recipe)
     if evaluation:
         recipe = changed(recipe, {"data.evaluation": evaluation})
-    feed = make_feed(None, recipe, data_dir)
-    result = feed.test(network, batch)
+    source = make_data_source(None, recipe, data_dir)
+    result = source.test(network, batch)
     if result is None:
         raise DataError(f"{recipe.data.name} has no test images")
-    gates = count_gates(network, feed.input_size)
+    gates = count_gates(network, source.input_size)
     how = recipe.data.evaluation
     figures = {key: value for key, value in asdict(result).items() if value is not None}
     if as_json:

@@ -74,7 +74,7 @@ def share_and_fill(plain: "nn.Module", plan: "Plan", weights: Path | None) -> "n
     from safetensors.torch import load_file
 
     from deepshare import share
-    from deepshare.training.run.weights import fill
+    from deepshare.training.run.checkpoint import fill
 
     shared = share(plain, plan)
     if weights is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from deepshare.sharing.plan import Plan
-    from deepshare.training.data_source import Feed
+    from deepshare.training.data_source import DataSource
     from deepshare.training.recipe.files import Recipe
 
 SNL = Group("Allocation by SNL", help="With --allocate snl the network is trained first; see deepshare train.")
@@ -79,20 +79,20 @@ def plan(
         from deepshare.private.runtime.engine import find_engine
 
         find_engine(cost)
-    from deepshare.training.allocation.published import divide
+    from deepshare.training.build import divide
 
     options = {**limits, **(options_of(chosen) if chosen else {})}
     network = network_of(chosen) if chosen else build(model, relu6_to_relu=relu6_to_relu)
     if allocate == "snl" and chosen and run:
-        feed = feed_of(chosen, data_dir, input_size)
-        wanted = feed.input_size
+        source = source_of(chosen, data_dir, input_size)
+        wanted = source.input_size
         divide(network, wanted, budget, None, **options)  # refuse an impossible budget before any training
-        shares: Mapping[str, float] | None = counts_by_snl(chosen, run, feed, resume)
+        shares: Mapping[str, float] | None = counts_by_snl(chosen, run, source, resume)
     else:
         from deepshare.sharing.sites import find_sites
-        from deepshare.training.allocation.published import weights
+        from deepshare.training.allocation import weights_of
 
-        shares = weights(allocate, find_sites(network, wanted))
+        shares = weights_of(allocate, find_sites(network, wanted))
     made = divide(network, wanted, budget, shares, **options)
     said = with_cost(network, made, cost, as_json) if cost else made.to_json() if as_json else f"{made}\n"
     if out is not None:
@@ -143,7 +143,7 @@ def network_of(recipe: "Recipe") -> "nn.Module":
 def options_of(recipe: "Recipe") -> dict[str, Any]:
     """Planning options of a recipe."""
     limits = recipe.budget.of_plan if recipe.budget else {}
-    return {**limits, "mapping": recipe.method.mapping, "affine": recipe.method.affine}
+    return {**limits, **recipe.method_class.plan_options(recipe)}
 
 
 def size_in(recipe: "Recipe", input_size: str | None) -> tuple[int, ...]:
@@ -156,24 +156,24 @@ def size_in(recipe: "Recipe", input_size: str | None) -> tuple[int, ...]:
     return int(recipe.model.arguments.get("channels", channels)), *height_and_width(recipe.data.image_size)
 
 
-def feed_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -> "Feed":
+def source_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -> "DataSource":
     """The data that SNL trains on, once it is known that its images have the size that was given, if one was."""
-    from deepshare.training.data_source import make_feed
+    from deepshare.training.data_source import make_data_source
 
-    feed = make_feed(None, recipe, data_dir)
-    if input_size and size_of(recipe.model.name, input_size) != feed.input_size:
-        there = "x".join(map(str, feed.input_size))
+    source = make_data_source(None, recipe, data_dir)
+    if input_size and size_of(recipe.model.name, input_size) != source.input_size:
+        there = "x".join(map(str, source.input_size))
         raise DataError(f"--input-size {input_size}: SNL trains on {recipe.data.name}, which has {there}: leave it out")
-    return feed
+    return source
 
 
-def counts_by_snl(recipe: "Recipe", run: Path, feed: "Feed", resume: bool) -> Mapping[str, float]:
+def counts_by_snl(recipe: "Recipe", run: Path, source: "DataSource", resume: bool) -> Mapping[str, float]:
     """Train the network of a recipe with SNL and return the gates of each site."""
     from deepshare.cli.progress import make_reporter
     from deepshare.training.api import allocate
 
     reporter = make_reporter()
-    data = [part for part in (feed.train_set, feed.validation_set, feed.test_set) if part is not None]
+    data = [part for part in (source.train_set, source.validation_set, source.test_set) if part is not None]
     try:
         return allocate(recipe=recipe, out=run, data=data, resume=resume, reporter=reporter)
     finally:

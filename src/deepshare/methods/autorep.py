@@ -8,14 +8,25 @@ takes the variance for the standard deviation, and a tenth of c2 and a fifth of 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from deepshare.methods.base import Images, Method, over_processes, swap
+from deepshare.methods import register
+from deepshare.methods.base import (
+    Images,
+    Method,
+    MethodContext,
+    Positive,
+    Rate,
+    RecipeView,
+    Settings,
+    over_processes,
+    swap,
+)
 from deepshare.methods.gated_polynomial import GatedPolynomial, gated, keep_largest
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
@@ -136,6 +147,18 @@ class ReplacedReLU(nn.Module):
                 value.copy_(new.view(-1, 1, 1))
 
 
+class AutoRePSettings(Settings):
+    """Automatic ReLU replacement: learned indicators with hysteresis, polynomials in the place of ReLUs."""
+
+    penalty_weight: Rate = 140.0  # of the share of ReLUs above the budget
+    threshold: Rate = 0.003  # how far past zero an indicator must go to change its gate
+    scale: Rate = 0.1  # of the squared term
+    fit_steps: Positive = 508  # steps in which polynomials are fitted to the data; then they are trained only
+    fit_every: Positive = 10
+    start: Literal["fit", "authors"] = "fit"  # of the polynomials: the best fit, or as in the authors' code
+
+
+@register("autorep", order=4)
 @dataclass
 class AutoReP(Method):
     """The indicators, the penalty on too many gates, and the cut that makes the budget exact.
@@ -162,6 +185,15 @@ class AutoReP(Method):
     start: Literal["fit", "authors"] = "fit"
     seed: int = 0
 
+    phases: ClassVar = ("search", "finetune")
+    section: ClassVar = AutoRePSettings
+
+    @classmethod
+    def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:
+        """Take the settings of [autorep]."""
+        settings = recipe.section(AutoRePSettings).model_dump()
+        return cls(context.input_size, context.gates, **settings, seed=context.seed("gates"))
+
     def convert(self, model: nn.Module) -> nn.Module:
         """Put an indicator and a polynomial at every site of a plain network; all gates are there."""
         generator = torch.Generator().manual_seed(self.seed)
@@ -173,12 +205,12 @@ class AutoReP(Method):
     def _make(self, site: Site) -> ReplacedReLU:
         return ReplacedReLU(site, self.threshold, self.scale, self.fit_steps, self.fit_every, self.start)
 
-    def form(self, model: nn.Module, phase: str) -> None:
+    def build_phase_modules(self, model: nn.Module, phase: str) -> None:
         """Fixed gates in `finetune`, with polynomials that are trained on."""
         if phase == "finetune":
             swap(model, ReplacedReLU, _fixed)
 
-    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+    def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
         """Before `finetune`, fix the gates: those of the largest indicators, as many as the budget.
 
         The search stops above the budget, or below it where the optimiser's momentum carried it on.
@@ -186,7 +218,7 @@ class AutoReP(Method):
         if phase != "finetune":
             return
         kept = keep_largest([site.indicator.detach() for site in replaced(model)], self.gates)
-        self.form(model, phase)
+        self.build_phase_modules(model, phase)
         for (_, module), mask in zip(gated(model), kept, strict=True):
             module.set_mask(mask)
 

@@ -1,29 +1,186 @@
-"""The interface of every method. The training loop is one and lives elsewhere; a method only says what is special."""
+"""The interface of a method: its traits, its settings in a recipe, and its part in the one training loop."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor, distributed, nn
 
+from deepshare.sharing.plan import Plan
+
 T = TypeVar("T", bound=nn.Module)
+S = TypeVar("S", bound="Section")
 Images = Callable[[int], Tensor]  # gives so many prepared training images, or all if there are fewer
+
+Positive = Annotated[int, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_SHARE = re.compile(r"\d+(\.\d+)?%")
+
+
+def _gates(value: int | str) -> int | str:
+    if isinstance(value, str) and not (_SHARE.fullmatch(value) and 0 < float(value[:-1]) <= 100):
+        raise ValueError('expected a number of gates (6000) or a share of the ReLUs ("1.25%")')
+    if isinstance(value, int) and value <= 0:
+        raise ValueError("expected a number of gates above 0")
+    return value
+
+
+Gates = Annotated[int | str, AfterValidator(_gates)]
+
+
+class Section(BaseModel):
+    """A section of a recipe: no unknown keys, no changes later, no guessed types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Settings(Section):
+    """The settings of a method: a section of its own, or keys of [method]."""
+
+    def problem(self, recipe: "RecipeView") -> str | None:
+        """Say what does not go together with the rest of a recipe, whatever its method; None if all does."""
+        return None
+
+
+class PhaseView(Protocol):
+    """The part of a phase that methods look at."""
+
+    @property
+    def epochs(self) -> int:
+        """Epochs, at most."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Of the optimiser."""
+
+
+class RecipeView(Protocol):
+    """The part of a recipe that methods look at."""
+
+    @property
+    def method_class(self) -> "type[Method]":
+        """The class of its method."""
+
+    @property
+    def result_phases(self) -> Mapping[str, PhaseView]:
+        """The phases of the result itself, without those of the plain network and of the teacher."""
+
+    @property
+    def starts_from_plain(self) -> bool:
+        """Whether the network starts as the trained plain one."""
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the network starts from weights that were trained."""
+
+    @property
+    def shares_layers(self) -> bool:
+        """Whether layers may share gates."""
+
+    def section(self, kind: type[S], /) -> S:
+        """The section of a class; its defaults if it is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodContext:
+    """The network and the budget that a method is made for.
+
+    Attributes:
+        input_size: Size of one input without the batch.
+        gates: The budget.
+        seed: Gives a seed for a purpose, such as "gates".
+        plan: The plan of a method that shares gates.
+        weights: The share of the budget for each site, by name; None is the same share of neurons everywhere.
+        given: Whether the user gave the network.
+        dry: Whether nothing will be trained.
+    """
+
+    input_size: Sequence[int]
+    gates: int
+    seed: Callable[[str], int]
+    plan: Plan | None = None
+    weights: Mapping[str, float] | None = None
+    given: bool = False
+    dry: bool = False
 
 
 class Method:
-    """The plain network: nothing is converted, nothing is added to the loss, every phase runs to its end."""
+    """The plain network: nothing is converted, nothing is added to the loss, every phase runs to its end.
+
+    Attributes:
+        name: Set by `register`.
+        kind: The network that it leaves: the plain one, one whose gates are shared by a plan, or one with gates of
+            any other form.
+        phases: The phases that train it, in order. Where gates are shared at least one of them is needed, and all of
+            them anywhere else.
+        section: Settings with a section of their own, called as the method is.
+        options: Settings that are keys of [method].
+        always: Whether a recipe that leaves the section out has its defaults: something else reads them, too.
+        divides_budget: Whether sites have budgets of their own, as `budget.allocate` says.
+        replicates: Whether channels take over the gates of others.
+        compares_with_start: Whether it is compared, site by site, with the network that it starts from, its teacher.
+    """
+
+    name: ClassVar[str] = ""
+    kind: ClassVar[Literal["plain", "shared", "gated"]] = "gated"
+    phases: ClassVar[tuple[str, ...]] = ("finetune",)
+    section: ClassVar[type[Settings] | None] = None
+    options: ClassVar[type[Settings] | None] = None
+    always: ClassVar[bool] = False
+    divides_budget: ClassVar[bool] = False
+    compares_with_start: ClassVar[bool] = False
+    replicates: bool = False
+
+    @classmethod
+    def problem(cls, recipe: RecipeView) -> str | None:
+        """Say what else does not go together in a recipe for this method; None if all does."""
+        return None
+
+    @classmethod
+    def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:
+        """Make the method as a recipe describes it."""
+        return cls()
+
+    @classmethod
+    def resolved(cls, recipe: RecipeView) -> dict[str, object]:
+        """The values of those options that a recipe leaves to the method."""
+        return {}
+
+    @classmethod
+    def has_replicates(cls, recipe: RecipeView) -> bool:
+        """Whether channels take over the gates of others, as a recipe describes it."""
+        return cls.replicates
+
+    @classmethod
+    def plan_options(cls, recipe: RecipeView) -> dict[str, Any]:
+        """The arguments of `plan` that options decide, where gates are shared."""
+        return {}
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Make the network that is trained; the given one is not touched."""
         return model
 
-    def form(self, model: nn.Module, phase: str) -> None:
+    def adopt(self, model: nn.Module) -> nn.Module:
+        """Make the network that is trained from one that has been converted before; the given one is not touched."""
+        return model
+
+    def finished(self, model: nn.Module) -> nn.Module:
+        """Make a plain network into one that the weights of a finished run fit."""
+        network = self.convert(model)
+        self.build_phase_modules(network, "finetune")
+        return network
+
+    def build_phase_modules(self, model: nn.Module, phase: str) -> None:
         """Give a converted network the modules that it has in a phase, in place; their values come from a file."""
 
-    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
-        """Bring the network as the phase before left it into the form of a phase that starts, in place."""
+    def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
+        """Take the network from the end of one phase to the start of the next, in place."""
 
-    def watch(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:
+    def wrap_teacher(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:
         """Make the teacher of a phase into one that the network can be compared with at every site."""
         return teacher
 
@@ -43,26 +200,26 @@ class Method:
         return torch.optim.SGD(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Every parameter that the method trains, with what is special to some of them."""
+        """The parameters that the method trains, as an optimiser takes them."""
         return [{"params": list(model.parameters())}]
 
-    def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
+    def on_epoch_start(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
         """Prepare the network for an epoch, counted from 0; called before every epoch, also after a resume."""
 
     def penalty(self, model: nn.Module) -> Tensor | None:
-        """What is added to the loss of every step."""
+        """The term that is added to the loss of every step."""
         return None
 
-    def end_epoch(self, model: nn.Module, phase: str, epoch: int) -> bool:
+    def on_epoch_end(self, model: nn.Module, phase: str, epoch: int) -> bool:
         """Look at the network after an epoch; True ends the phase."""
         return False
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """What the method adds to the line that is recorded of every epoch."""
+        """The figures that the method adds to the record of every epoch."""
         return {}
 
     def state(self) -> dict[str, float]:
-        """What the method has to remember to be resumed, apart from the network's weights."""
+        """The values that the method needs to be resumed, apart from the network's weights."""
         return {}
 
     def restore(self, state: Mapping[str, float]) -> None:

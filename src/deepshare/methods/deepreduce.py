@@ -7,11 +7,13 @@ of its stem.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Self
 
 from torch import nn
 
 from deepshare.errors import BudgetError, UnsupportedModelError
-from deepshare.methods.base import Method
+from deepshare.methods import register
+from deepshare.methods.base import Method, MethodContext, RecipeView
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.plan import group_sites
 from deepshare.sharing.sites import Site, find_sites
@@ -19,6 +21,7 @@ from deepshare.sharing.sites import Site, find_sites
 CRITICALITY = (2, 1, 3, 0)  # the stages from the most critical to the least: S3, S2, S4, S1
 
 
+@register("deepreduce", order=6)
 @dataclass
 class DeepReDuce(Method):
     """Culling and thinning to the largest count within the budget.
@@ -30,6 +33,11 @@ class DeepReDuce(Method):
 
     input_size: Sequence[int]
     gates: int
+
+    @classmethod
+    def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:
+        """Take the budget."""
+        return cls(context.input_size, context.gates)
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Drop the ReLUs of culled stages and thinned layers."""

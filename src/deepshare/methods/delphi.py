@@ -6,13 +6,15 @@ fit the budget: where the other methods, too, leave most gates.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import BudgetError
-from deepshare.methods.base import Images, Method, swap
+from deepshare.methods import register
+from deepshare.methods.base import Images, Method, MethodContext, RecipeView, swap
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
@@ -34,6 +36,7 @@ class BlendedReLU(nn.Module):
         return self.ratio * F.relu6(x) + (1 - self.ratio) * ((square * x + linear) * x + constant)
 
 
+@register("delphi", order=9)
 @dataclass
 class Delphi(Method):
     """The swap of ReLUs for the quadratic.
@@ -46,22 +49,29 @@ class Delphi(Method):
     input_size: Sequence[int]
     gates: int
 
+    phases: ClassVar = ("search", "finetune")
+
+    @classmethod
+    def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:
+        """Take the budget."""
+        return cls(context.input_size, context.gates)
+
     def convert(self, model: nn.Module) -> nn.Module:
         """Put a blend at every site that is to lose its ReLU."""
         sites = find_sites(model, self.input_size)
         kept = keep_last(sites, self.gates)
         return replace_sites(model, sites, lambda site: nn.ReLU() if site.name in kept else BlendedReLU(site))
 
-    def form(self, model: nn.Module, phase: str) -> None:
+    def build_phase_modules(self, model: nn.Module, phase: str) -> None:
         """The quadratic alone in `finetune`."""
         if phase == "finetune":
             swap(model, BlendedReLU, _quadratic)
 
-    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+    def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
         """Likewise."""
-        self.form(model, phase)
+        self.build_phase_modules(model, phase)
 
-    def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
+    def on_epoch_start(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
         """One step further from ReLU6 in each epoch of `search`; the last has none of it."""
         for blend in _blends(model):
             blend.ratio = 1 - (epoch + 1) / epochs

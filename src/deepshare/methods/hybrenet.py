@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from deepshare.errors import UnsupportedModelError
+from deepshare.methods import register
 from deepshare.methods.deepreduce import DeepReDuce, stages_of
 from deepshare.sharing.sites import Site
 
 
+@register("hybrenet", order=8)
 @dataclass
 class HybReNet(DeepReDuce):
     """Culling and thinning of a network that was designed for it."""

@@ -1,7 +1,14 @@
 """The plain network as a method: every ReLU stays."""
 
+from typing import ClassVar
+
+from deepshare.methods import register
 from deepshare.methods.base import Method
 
 
+@register("relu", order=1)
 class PlainReLU(Method):
-    """Nothing is done to the network."""
+    """Train the plain network and change nothing in it."""
+
+    kind: ClassVar = "plain"
+    phases: ClassVar = ("plain",)

@@ -7,13 +7,14 @@ and the network is finetuned, with a loss on the distance between attention maps
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.methods.base import Method, over_processes
+from deepshare.methods import register
+from deepshare.methods.base import Method, MethodContext, RecipeView, Settings, Weight, over_processes
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.sharing import budget
 from deepshare.sharing.convert import replace_sites
@@ -82,6 +83,13 @@ def attention_distance(output: Tensor, target: Tensor) -> Tensor:
     return (one - two).square().mean()
 
 
+class SENetSettings(Settings):
+    """Gates where the network without them differs most from the one with all; attention in finetune."""
+
+    attention: Weight = 1000.0  # weight of the distance between attention maps
+
+
+@register("senet", order=5)
 @dataclass
 class SENet(Method):
     """The budgets of the sites, the search for their gates and the loss on attention.
@@ -102,6 +110,17 @@ class SENet(Method):
     phase: str = field(default="search", init=False)
     moved: float = field(default=0.0, init=False)
 
+    phases: ClassVar = ("search", "finetune")
+    section: ClassVar = SENetSettings
+    divides_budget: ClassVar = True
+    compares_with_start: ClassVar = True
+
+    @classmethod
+    def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:
+        """Take the settings of [senet]."""
+        attention = recipe.section(SENetSettings).attention
+        return cls(context.input_size, context.gates, attention, context.weights, seed=context.seed("gates"))
+
     def convert(self, model: nn.Module) -> nn.Module:
         """Put random gates at every site of a plain network, as many as the budget of the site."""
         sites = find_sites(model, self.input_size)
@@ -121,12 +140,12 @@ class SENet(Method):
         counts = budget.split([1] * len(neurons), neurons, shares, self.gates)
         return {site.name: count for site, count in zip(sites, counts, strict=True)}
 
-    def watch(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:
+    def wrap_teacher(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:
         """Let every site see what the teacher's does."""
         sites = _watched(model)
         return replace_sites(teacher, find_sites(teacher, self.input_size), lambda site: Witness(sites[site.name]))
 
-    def start_epoch(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
+    def on_epoch_start(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
         """Forget the differences of the epoch before."""
         self.phase = phase
         for site in _watched(model).values():
@@ -142,7 +161,7 @@ class SENet(Method):
         distances = [attention_distance(one, two) for one, two in pairs if one is not None and two is not None]
         return self.attention * torch.stack(distances).sum() if distances else None
 
-    def end_epoch(self, model: nn.Module, phase: str, epoch: int) -> bool:
+    def on_epoch_end(self, model: nn.Module, phase: str, epoch: int) -> bool:
         """In the search, give the gates of each site to the neurons that differ most."""
         if phase == "search":
             sites = _watched(model).values()

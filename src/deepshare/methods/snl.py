@@ -7,12 +7,15 @@ of its own it then gives its gates to the largest masks and finetunes the weight
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from deepshare.methods.base import Images, Method, swap
+from deepshare.methods import register
+from deepshare.methods.base import Gates, Images, Method, MethodContext, Positive, Rate, RecipeView, Settings, swap
 from deepshare.methods.gated_polynomial import GatedPolynomial, gated, keep_largest
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
@@ -37,6 +40,28 @@ class MaskedReLU(nn.Module):
         return torch.addcmul(maps, laid_out(self.mask, maps), F.relu(-maps)).reshape(x.shape)
 
 
+class SNLSettings(Settings):
+    """Selective network linearisation, as a method or run to learn how many gates each site wants.
+
+    The method takes its rates and epochs from [search]; gates, lr, batch and max_epochs are for the other use.
+    """
+
+    gates: Gates | None = None  # the count at which it stops; None: the budget
+    lasso: Rate = 1e-5  # weight of the sum of the masks in the loss
+    growth: Annotated[float, Field(gt=1)] = 1.1
+    grow_from: Annotated[int, Field(ge=0)] = 5  # the epoch, from 0, after which the lasso may first grow
+    threshold: Rate = 1e-2
+    lr: Rate = 1e-3
+    batch: Positive = 128
+    max_epochs: Positive = 2000
+
+    @property
+    def of_method(self) -> dict[str, Any]:
+        """The keys that the method itself takes."""
+        return self.model_dump(include={"lasso", "growth", "grow_from", "threshold"})
+
+
+@register("snl", order=3)
 @dataclass
 class SNL(Method):
     """The masks, their lasso and the rules of its growth and of the end.
@@ -59,16 +84,25 @@ class SNL(Method):
     threshold: float = 1e-2
     lowest: float = field(default=float("inf"))
 
+    phases: ClassVar = ("search", "finetune")
+    section: ClassVar = SNLSettings
+    always: ClassVar = True  # a budget may be divided by SNL, too
+
+    @classmethod
+    def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:
+        """Take the settings of [snl]."""
+        return cls(context.input_size, context.gates, **recipe.section(SNLSettings).of_method)
+
     def convert(self, model: nn.Module) -> nn.Module:
         """Put a mask at every site of a plain network; it computes what it computed before."""
         return replace_sites(model, find_sites(model, self.input_size), MaskedReLU)
 
-    def form(self, model: nn.Module, phase: str) -> None:
+    def build_phase_modules(self, model: nn.Module, phase: str) -> None:
         """Fixed gates in `finetune`."""
         if phase == "finetune":
             swap(model, MaskedReLU, lambda module: GatedPolynomial(module.site.shape))
 
-    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+    def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
         """Before `finetune`, fix the gates: those of the largest masks, as many as the budget.
 
         A long search ends just below the budget. A short one may end above it, or overshoot.
@@ -76,7 +110,7 @@ class SNL(Method):
         if phase != "finetune":
             return
         kept = keep_largest([module.mask.detach() for module in masks(model)], self.gates)
-        self.form(model, phase)
+        self.build_phase_modules(model, phase)
         for (_, module), mask in zip(gated(model), kept, strict=True):
             module.set_mask(mask)
 
@@ -85,7 +119,7 @@ class SNL(Method):
         sums = [module.mask.abs().sum() for module in masks(model)]
         return self.lasso * torch.stack(sums).sum() if sums else None
 
-    def end_epoch(self, model: nn.Module, phase: str, epoch: int) -> bool:
+    def on_epoch_end(self, model: nn.Module, phase: str, epoch: int) -> bool:
         """Count what is left, let the lasso grow if that did not fall, and end the phase if it is little enough."""
         if phase == "finetune":
             return False

@@ -8,13 +8,14 @@ budget is very large.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.methods import knapsack
-from deepshare.methods.base import Images, Method
+from deepshare.methods import knapsack, register
+from deepshare.methods.base import Images, Method, MethodContext, Positive, RecipeView, Settings
 from deepshare.methods.patches import LINEAR, Patch, PatchReLU, patch_cost, patch_gate, patched, patches_of
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.gates import spread
@@ -23,6 +24,13 @@ from deepshare.sharing.sites import find_sites
 PIXELS = 2**18  # of the images at a time, those of several channels together: 256 of CIFAR, one of 512x512
 
 
+class SpatialSettings(Settings):
+    """Gates for patches of each channel, chosen by the distortion that they cause."""
+
+    samples: Positive = 2048  # training images that the distortion is measured on
+
+
+@register("spatial", order=7)
 @dataclass
 class Spatial(Method):
     """Patches by distortion.
@@ -39,11 +47,19 @@ class Spatial(Method):
     samples: int = 2048
     channels: int | None = None
 
+    section: ClassVar = SpatialSettings
+
+    @classmethod
+    def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:
+        """Take the settings of [spatial]; a dry run measures one channel of each site."""
+        samples = recipe.section(SpatialSettings).samples
+        return cls(context.input_size, context.gates, samples, channels=1 if context.dry else None)
+
     def convert(self, model: nn.Module) -> nn.Module:
         """Put patches of one neuron at every site of a plain network."""
         return replace_sites(model, find_sites(model, self.input_size), PatchReLU)
 
-    def begin(self, model: nn.Module, phase: str, images: Images) -> None:
+    def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
         """Choose the patches of all channels."""
         costs, losses = [], []
         training = model.training

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from deepshare.methods import register
 from deepshare.methods.deepshare import DeepShare
 
 
+@register("trimmed", order=2)
 @dataclass
 class Trimmed(DeepShare):
     """A plan whose replicate channels are silent, as if they had been cut off; trained like a shared network."""

@@ -14,7 +14,7 @@ from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.sharing.plan import Plan
 from deepshare.training.build import load
-from deepshare.training.data_source import make_feed
+from deepshare.training.data_source import make_data_source
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.run.folder import RunFolder
 
@@ -82,7 +82,7 @@ def training_images(folder: Path, count: int, data_dir: Path | None) -> Tensor:
     Raises:
         DataError: The data set is not there.
     """
-    feed = make_feed(None, load_recipe(RunFolder(folder).recipe), data_dir)
+    feed = make_data_source(None, load_recipe(RunFolder(folder).recipe), data_dir)
     feed.check()
     return feed.sample(count)
 
@@ -94,7 +94,7 @@ def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list
         DataError: The data set is not there.
     """
     recipe = load_recipe(RunFolder(folder).recipe)
-    feed = make_feed(None, recipe, data_dir)
+    feed = make_data_source(None, recipe, data_dir)
     if count < 1:
         raise DataError(f"--samples {count}: give more than 0")
     if feed.test_set is None:

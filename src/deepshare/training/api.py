@@ -1,4 +1,4 @@
-"""From nothing to a trained network in one call: teachers, GELU phase, switch, finetune."""
+"""Training in one call: `fit` runs a recipe to its trained network, `teach` and `allocate` parts of it."""
 
 import tempfile
 from collections.abc import Iterator
@@ -12,11 +12,13 @@ from torch import nn
 
 from deepshare.data import UserLoader
 from deepshare.errors import DataError, RecipeError
+from deepshare.methods.snl import SNLSettings
 from deepshare.training.build import lay_out
-from deepshare.training.data_source import Feed, make_feed
-from deepshare.training.hardware import Hardware, launch, together
-from deepshare.training.loop import Setting
-from deepshare.training.pipeline import Fitting
+from deepshare.training.data_source import DataSource, make_data_source
+from deepshare.training.hardware import Hardware, launch, on_all_ranks
+from deepshare.training.loop import TrainContext
+from deepshare.training.networks import Networks
+from deepshare.training.pipeline import Pipeline
 from deepshare.training.recipe.files import Recipe, changed, load_recipe
 from deepshare.training.reporter import Reporter
 
@@ -34,23 +36,23 @@ def fit(
     hardware: Hardware | None = None,
     reporter: Reporter | None = None,
 ) -> nn.Module:
-    """Train a network as a recipe says, with all that it needs: its teacher, and the plain network where it starts.
+    """Train a network as a recipe says, and first its teacher and the plain network, where it needs them.
 
     Everything is saved in the run folder after each epoch; the teacher and the plain network have run folders of their
     own inside it, and `teacher.weights` or `plain.weights` in a recipe take finished ones instead.
 
     Args:
-        model: A network of your own, plain or shared, which the recipe's takes the place of; it is not touched.
+        model: A network of your own, plain or shared, in the place of the recipe's; it is not touched.
         recipe: A recipe, or its name or file.
         out: The run folder.
         data: Your own data: a Dataset, or (training, validation) or (training, validation, test), each a Dataset or a
             DataLoader; or the name of a data set. By default the recipe's.
         data_dir: Where data sets are.
         download: Whether to fetch a data set that is not there.
-        resume: Whether to go on with the run in the folder; it ends bit for bit as if it had not been interrupted.
+        resume: Whether to resume the run in the folder; it ends bit for bit as if it had not been interrupted.
         dry_run: Whether to train only one batch of every phase, and to keep nothing.
-        hardware: Where it runs.
-        reporter: Who is told; by default nobody.
+        hardware: Devices and processes.
+        reporter: Is told of every phase and epoch; by default nobody is.
 
     Returns:
         The trained network, on the CPU and ready for inference.
@@ -62,8 +64,8 @@ def fit(
         HardwareError: The devices are not there, or not so many.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    with _fitting(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as fitting:
-        return lay_out(fitting.run(resume), torch.contiguous_format).to("cpu").eval()
+    with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as pipeline:
+        return lay_out(pipeline.run(resume), torch.contiguous_format).to("cpu").eval()
 
 
 def teach(
@@ -85,8 +87,8 @@ def teach(
     """
     if recipe.teacher is None or recipe.teacher.weights:
         raise RecipeError(f"{recipe.name} has no network with GELUs to train: give it a [teacher] without weights")
-    with _fitting(None, recipe, out, None, data_dir, download, False, hardware, reporter) as fitting:
-        return lay_out(fitting.teach(resume), torch.contiguous_format).to("cpu").eval()
+    with _pipeline(None, recipe, out, None, data_dir, download, False, hardware, reporter) as pipeline:
+        return lay_out(pipeline.teach(resume), torch.contiguous_format).to("cpu").eval()
 
 
 def allocate(
@@ -111,12 +113,12 @@ def allocate(
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe = changed(recipe, {"budget.allocate": "snl"})
-    with _fitting(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as fitting:
-        return fitting.allocate(resume)
+    with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as pipeline:
+        return pipeline.allocate(resume)
 
 
 @contextmanager
-def _fitting(
+def _pipeline(
     model: nn.Module | None,
     recipe: Recipe,
     out: str | Path,
@@ -126,7 +128,7 @@ def _fitting(
     dry_run: bool,
     hardware: Hardware | None,
     reporter: Reporter | None,
-) -> "Iterator[Fitting]":
+) -> "Iterator[Pipeline]":
     hardware = hardware or Hardware()
     fabric = hardware.fabric()
     _check_batches(recipe, hardware.processes)
@@ -140,24 +142,24 @@ def _fitting(
             torch.use_deterministic_algorithms(True)
         if dry_run:
             out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
-        feed = together(fabric, lambda: _feed(data, recipe, data_dir, download, fabric.world_size))
+        source = on_all_ranks(fabric, lambda: _source(data, recipe, data_dir, download, fabric.world_size))
         told = reporter if reporter and fabric.is_global_zero else Reporter()
-        setting = Setting(recipe, fabric, feed, told, hardware.compile, dry_run)
-        yield Fitting(setting, Path(out), model, asdict(hardware))
+        context = TrainContext(recipe, fabric, source, told, hardware.compile, dry_run)
+        yield Pipeline(Networks(context, Path(out), model, asdict(hardware)))
 
 
-def _feed(data: Any, recipe: Recipe, data_dir: str | Path | None, download: bool, processes: int) -> Feed:
-    feed = make_feed(data, recipe, data_dir, download=download)
-    feed.check()
-    if processes > 1 and isinstance(feed.train_set, UserLoader):
+def _source(data: Any, recipe: Recipe, data_dir: str | Path | None, download: bool, processes: int) -> DataSource:
+    source = make_data_source(data, recipe, data_dir, download=download)
+    source.check()
+    if processes > 1 and isinstance(source.train_set, UserLoader):
         raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
-    return feed
+    return source
 
 
 def _check_batches(recipe: Recipe, processes: int) -> None:
     batches = {name: phase.batch for name, phase in recipe.phases.items()}
     if recipe.budget and recipe.budget.allocate == "snl":
-        batches["snl"] = recipe.snl.batch
+        batches["snl"] = recipe.section(SNLSettings).batch
     for name, batch in batches.items():
         if batch % processes:
             raise RecipeError(f"{name}.batch = {batch} cannot be shared by {processes} processes: change it")

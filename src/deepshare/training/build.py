@@ -1,44 +1,27 @@
-"""The networks of a recipe: as built, with GELU at every site, and read back from files."""
+"""The networks, the plan and the method of a recipe, built from it, and networks read back from run folders."""
 
 import copy
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from deepshare import zoo
 from deepshare.data.seeds import seed_of
-from deepshare.errors import CheckpointError, DataError, UnsupportedModelError, reason
-from deepshare.methods.deepshare import trim
-from deepshare.methods.square import curve
-from deepshare.sharing.convert import relu6_to_relu, replace_sites, share
-from deepshare.sharing.plan import Plan
-from deepshare.sharing.sites import find_sites
-from deepshare.training.method_factory import finished_form
+from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError, reason
+from deepshare.methods.base import Method, MethodContext
+from deepshare.sharing import budget
+from deepshare.sharing.convert import relu6_to_relu, replace_sites
+from deepshare.sharing.plan import Plan, group_sites, plan
+from deepshare.sharing.sites import Site, find_sites
+from deepshare.training.pretrained import start_from
 from deepshare.training.recipe.files import Recipe, load_recipe
-from deepshare.training.recipe.sections import Model
+from deepshare.training.recipe.sections import Budget, Model
+from deepshare.training.run.checkpoint import Kind, fill, plan_checksum, read_weights
 from deepshare.training.run.folder import RunFolder
-from deepshare.training.run.weights import Kind, fill, plan_checksum, read_weights
 from deepshare.training.shared_models import unshared
-from deepshare.zoo.deeplab import DeepLabV3
-from deepshare.zoo.mobilenet import COUNTER, backbone_weights, is_torchvisions
-
-# What torch.load and safetensors raise for a file that is none of theirs.
-DAMAGED = (
-    SafetensorError,
-    pickle.UnpicklingError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    KeyError,
-    IndexError,
-    AttributeError,
-)
-STATE_DICT = "give a safetensors file, or the model's weights alone, by torch.save(model.state_dict(), FILE)"
 
 
 def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
@@ -46,8 +29,8 @@ def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None 
 
     Args:
         recipe: Names it, and the weights that it starts from if there are any.
-        role: What it is for.
-        tell: Is told if weights that were given leave a part of the network random.
+        role: Of the network, such as teacher or plain.
+        tell: Is told if given weights leave a part of the network random.
     """
     wanted = recipe.model_of(role)
     with torch.random.fork_rng(devices=[]):
@@ -67,11 +50,11 @@ def build(wanted: Model) -> nn.Module:
 
 
 def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
-    """The shape of what a network gives for one image.
+    """The shape of a network's output for one image.
 
     Raises:
         DataError: It does not take images of this size.
-        UnsupportedModelError: It gives something else than one tensor.
+        UnsupportedModelError: Its output is not one tensor.
     """
     twin = copy.deepcopy(model).to("meta").eval()
     try:
@@ -116,70 +99,114 @@ def gelu_network(model: nn.Module, input_size: Sequence[int]) -> nn.Module:
     return replace_sites(model, find_sites(model, input_size), lambda site: nn.GELU())
 
 
-def start_from(model: nn.Module, path: Path, classes: int) -> list[str]:
-    """Load weights that a network starts from.
-
-    Args:
-        model: The network.
-        path: A run folder of the same network, a safetensors file or a file of torch.save with a state_dict; for
-            DeepLabV3 also those of torchvision's MobileNetV2, its backbone.
-        classes: The network's outputs. A last layer of another number of classes is left as it is.
-
-    Returns:
-        The parts of the network that are left as they are.
+def budget_of(recipe: Recipe) -> Budget:
+    """The budget of a recipe whose method has one.
 
     Raises:
-        CheckpointError: The file cannot be read or holds the weights of another network.
+        RecipeError: It has none.
     """
-    tensors, network = _read_run(path) if path.is_dir() else (_read_any(path), "plain")
-    own = model.state_dict()
-    if isinstance(model, DeepLabV3) and is_torchvisions(tensors):
-        try:
-            tensors = backbone_weights(model, tensors)
-        except CheckpointError as error:
-            raise CheckpointError(f"{path} holds {error}") from error
-        new = {key: value for key, value in own.items() if key not in tensors}
-    else:
-        new = _head(own, tensors, classes)
-    try:
-        fill(model, {**tensors, **new}, path)
-    except CheckpointError as error:
-        if network in ("plain", "gelu"):
-            raise
-        cure = f"give {path / 'plain'}" if (path / "plain").is_dir() else "give a plain one"
-        raise CheckpointError(f"{path} is the run of a {network} network, and a plain one is wanted: {cure}") from error
-    return list(dict.fromkeys(key.partition(".")[0] for key in new if not key.endswith(COUNTER)))
+    if recipe.budget is None:
+        raise RecipeError(f"{recipe.name} has no [budget]")
+    return recipe.budget
 
 
-def _head(own: dict[str, Tensor], tensors: dict[str, Tensor], classes: int) -> dict[str, Tensor]:
-    """What belongs to a last layer that has another number of classes in a file."""
-    head = {
-        key: value
-        for key, value in own.items()
-        if key in tensors and len(value.shape) and len(value) == classes and value.shape[1:] == tensors[key].shape[1:]
-    }
-    return {key: value for key, value in head.items() if value.shape != tensors[key].shape}
+def make_method(
+    recipe: Recipe,
+    base: nn.Module,
+    input_size: Sequence[int],
+    *,
+    plan: Plan | None = None,
+    weights: Mapping[str, float] | None = None,
+    given: bool = False,
+    dry: bool = False,
+) -> Method:
+    """Make the method of a recipe.
+
+    Args:
+        recipe: Its name, budget and settings.
+        base: The plain network.
+        input_size: Size of one input without the batch.
+        plan: The plan, where the method shares gates.
+        weights: The shares of the budget by site, where the method divides it.
+        given: Whether the user gave the network.
+        dry: Whether nothing will be trained.
+
+    Raises:
+        BudgetError: The budget is no number of gates that the network has.
+    """
+    gates = plan.gates if plan else 0
+    if recipe.budget and not plan:
+        gates = budget.parse(recipe.budget.gates, find_sites(base, input_size).neurons)
+    context = MethodContext(
+        input_size=input_size,
+        gates=gates,
+        seed=lambda purpose: seed_of(recipe.seed, purpose),
+        plan=plan,
+        weights=weights,
+        given=given,
+        dry=dry,
+    )
+    return recipe.method_class.from_recipe(recipe, context)
 
 
-def _read_run(path: Path) -> tuple[dict[str, Tensor], str]:
-    tensors, label = read_weights(RunFolder(path).model)
-    return dict(tensors), label.network
+def make_plan(
+    recipe: Recipe,
+    base: nn.Module,
+    input_size: Sequence[int],
+    weights: Mapping[str, float] | None = None,
+    leaders: Sequence[str] = (),
+) -> Plan:
+    """Make the plan of a recipe whose method shares gates.
+
+    Args:
+        recipe: Its budget and options.
+        base: The plain network.
+        input_size: Size of one input without the batch.
+        weights: The shares of the budget by site; the same share of channels everywhere without.
+        leaders: Sites that lead their groups.
+
+    Raises:
+        BudgetError: The budget cannot be met.
+    """
+    limits = budget_of(recipe)
+    options = {**limits.of_plan, **recipe.method_class.plan_options(recipe), "leaders": leaders}
+    return divide(base, input_size, limits.gates, weights, **options)
 
 
-def _read_any(path: Path) -> dict[str, Tensor]:
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): {STATE_DICT}") from error
-    except DAMAGED as error:
-        raise CheckpointError(
-            f"{path} holds no state_dict (it is damaged, or has a whole model): {STATE_DICT}"
-        ) from error
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise CheckpointError(f"{path} holds no state_dict: {STATE_DICT}")
-    return content
+def divide(
+    model: nn.Module,
+    input_size: Sequence[int],
+    gates: int | str,
+    weights: Mapping[str, float] | None,
+    *,
+    first_site_only: bool = False,
+    layer_sharing: bool = True,
+    max_group: int | None = None,
+    per_block: bool = False,
+    **options: Any,
+) -> Plan:
+    """Make a plan, as `plan` does, in which a group may weigh what its first site weighs."""
+    if weights and first_site_only:
+        most = max_group if layer_sharing else 1
+        weights = of_first_sites(weights, find_sites(model, input_size), max_group=most, per_block=per_block)
+    return plan(
+        model,
+        input_size,
+        gates,
+        weights,
+        layer_sharing=layer_sharing,
+        max_group=max_group,
+        per_block=per_block,
+        **options,
+    )
+
+
+def of_first_sites(
+    counts: Mapping[str, float], sites: Sequence[Site], *, max_group: int | None = None, per_block: bool = False
+) -> dict[str, float]:
+    """Keep the weight of the first site of each group and set the others to 0, so that it alone decides."""
+    first = {run[0].name for run in group_sites(sites, max_group=max_group, per_block=per_block)}
+    return {name: count if name in first else 0.0 for name, count in counts.items()}
 
 
 def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = False) -> nn.Module:
@@ -201,33 +228,28 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     path = run.best if best else run.model
     if not path.is_file():
         raise CheckpointError(f"{path} is not there: take the last weights instead of the best, or put it back")
-    tensors, label = read_weights(path)
-    if label.network == "shared" and not run.plan.is_file():
+    tensors, header = read_weights(path)
+    if header.network == "shared" and not run.plan.is_file():
         raise CheckpointError(f"{run.path} has lost its {run.plan.name}: restore it from a copy of the run")
-    plan = Plan.load(run.plan) if label.network == "shared" else None
-    if label.plan != plan_checksum(plan):
+    made = Plan.load(run.plan) if header.network == "shared" else None
+    if header.plan != plan_checksum(made):
         raise CheckpointError(f"{path} was trained with another plan than {run.plan}: restore the plan of the run")
-    if model is None and label.own:
+    if model is None and header.own:
         raise CheckpointError(
             f"{run.path} was trained from a model of your own: give it in Python, deepshare.load(RUN, model=...)"
         )
     recipe = load_recipe(run.recipe)
-    base = _build(recipe, label.network) if model is None else unshared(model)
-    network = convert(base, label.network, label.input_size, plan)
-    if label.network == "gated":
-        network = finished_form(recipe, base, label.input_size)
-    elif recipe.trimmed:
-        trim(network)
-    elif label.network == "shared" and recipe.method.square:
-        curve(network)
+    base = _build(recipe, header.network) if model is None else unshared(model)
+    if header.network in ("shared", "gated"):
+        network = make_method(recipe, base, header.input_size, plan=made).finished(base)
+    else:
+        network = convert(base, header.network, header.input_size)
     fill(network, tensors, path)
     return network.eval()
 
 
-def convert(model: nn.Module, kind: Kind, input_size: Sequence[int], plan: Plan | None) -> nn.Module:
-    """Make a plain network into the kind of network that a weights file is for."""
-    if plan is not None:
-        return share(model, plan)
+def convert(model: nn.Module, kind: Kind, input_size: Sequence[int]) -> nn.Module:
+    """Make a plain network into the teacher's form, with GELUs, or leave it as it is."""
     return gelu_network(model, input_size) if kind == "gelu" else model
 
 
@@ -237,7 +259,7 @@ def _build(recipe: Recipe, kind: Kind) -> nn.Module:
 
 
 def check_finished(run: RunFolder) -> None:
-    """See whether a folder holds a trained network.
+    """Check that a folder holds a trained network.
 
     Raises:
         CheckpointError: It is no run folder, its run is not finished, or its weights were not kept.

@@ -1,4 +1,4 @@
-"""The data of a run: what the loop trains on, what it validates on, and how images are prepared."""
+"""The data of a run: images to train, validate and test on, and their preparation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,26 +17,24 @@ from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment
 from deepshare.data.pictures import height_and_width
 from deepshare.data.seeds import generator
 from deepshare.errors import DataError
-from deepshare.training.evaluate import Result, measure
-from deepshare.training.losses import NO_LABEL
+from deepshare.training.evaluate import NO_LABEL, ImageView, Metrics, make_view, measure
 from deepshare.training.recipe.files import Recipe
-from deepshare.training.recipe.schema import Data
-from deepshare.training.views import View, make_view
+from deepshare.training.recipe.sections import Data
 
 NUMBERS = 2**26  # of images that are kept in memory to measure something on
 
 
 @dataclass(frozen=True)
-class Feed:
+class DataSource:
     """Images for training and validation, and those for the final figure if there are any.
 
     Attributes:
         train_set: To train on.
         validation_set: To choose by.
         test_set: For the final figure alone.
-        augment: What is done to a training image.
-        prepare: What is done to any other image.
-        view: How test images are seen instead, if the recipe says how to evaluate.
+        augment: The random changes of a training image.
+        prepare: The preparation of any other image.
+        view: The preparation of test images instead, if the recipe says how to evaluate.
     """
 
     train_set: Source
@@ -44,7 +42,7 @@ class Feed:
     test_set: Source | None
     augment: Transform | None
     prepare: Transform | None
-    view: View | None = None
+    view: ImageView | None = None
 
     @property
     def input_size(self) -> tuple[int, ...]:
@@ -64,16 +62,16 @@ class Feed:
 
     @cached_property
     def checksum(self) -> str | None:
-        """What tells all these images from others; None for a user's own Datasets."""
+        """The checksum of all these images; None for a user's own Datasets."""
         parts = [part for part in (self.train_set, self.validation_set, self.test_set) if part is not None]
         known = [part.checksum() for part in parts if isinstance(part, ImageSet)]
         return "-".join(known) if len(known) == len(parts) else None
 
     def check(self) -> None:
-        """See that there is something to train on; a copy with test images alone is for evaluation.
+        """Check that there is something to train on; a copy with test images alone is for evaluation.
 
         Raises:
-            DataError: Says which images are missing.
+            DataError: There are no training or no validation images.
         """
         for part, key in ((self.train_set, "training"), (self.validation_set, "validation")):
             if not len(part):
@@ -81,7 +79,7 @@ class Feed:
 
     @property
     def ignore(self) -> int | None:
-        """The label that counts nowhere."""
+        """The label that is left out of losses and figures."""
         return self.train_set.ignore
 
     @property
@@ -106,34 +104,36 @@ class Feed:
         )
 
     def sample(self, count: int) -> Tensor:
-        """So many random training images, always the same, prepared but not augmented; all if there are fewer."""
+        """A fixed random sample of `count` training images, prepared but not augmented; all if there are fewer."""
         images, _ = next(iter(batches(self.train_set, count, augment=self.prepare, shuffle=True)))
         return images
 
     def draw(self, count: int, batch: int) -> list[tuple[Tensor, Tensor]]:
-        """So many random training images with labels, or fewer large ones, always the same; prepared, not augmented."""
+        """A fixed random sample of about `count` training images with labels, in batches; fewer if they are large."""
         few = min(count, NUMBERS // torch.Size(self.input_size).numel())
-        feed = batches(self.train_set, batch, augment=self.prepare, shuffle=True)
-        return list(islice(feed, -(-few // batch) or 1))
+        drawn = batches(self.train_set, batch, augment=self.prepare, shuffle=True)
+        return list(islice(drawn, -(-few // batch) or 1))
 
-    def validate(self, model: nn.Module, batch: int, limit: int | None = None) -> Result:
+    def validate(self, model: nn.Module, batch: int, limit: int | None = None) -> Metrics:
         """Evaluate on the validation images."""
         return measure(model, self.validation_set, batch=batch, transform=self.prepare, limit=limit)
 
-    def test(self, model: nn.Module, batch: int) -> Result | None:
+    def test(self, model: nn.Module, batch: int) -> Metrics | None:
         """Evaluate on the test images."""
         if self.test_set is None:
             return None
         return measure(model, self.test_set, batch=batch, transform=self.prepare, view=self.view)
 
 
-def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *, download: bool = False) -> Feed:
+def make_data_source(
+    given: Any, recipe: Recipe, data_dir: str | Path | None = None, *, download: bool = False
+) -> DataSource:
     """Load the data set of a recipe, or take what was given in its place.
 
     Args:
         given: Nothing, the name of a data set, its splits, one Dataset (validation images are cut from it), or a
             sequence of two or three sets, Datasets or DataLoaders: training, validation, test.
-        recipe: What it says of data, validation split and augmentation.
+        recipe: Has the data set, the validation split and the augmentation.
         data_dir: Where data sets are.
         download: Whether to fetch a data set that is not there.
 
@@ -161,11 +161,11 @@ def make_feed(given: Any, recipe: Recipe, data_dir: str | Path | None = None, *,
         raise DataError(f"{len(parts)} data sets were given: give training and validation, and test if there is one")
     train, prepare = transforms(parts[0], wanted)
     view = make_view(wanted.evaluation, wanted.image_size, parts[-1])
-    return Feed(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare, view)
+    return DataSource(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare, view)
 
 
 def transforms(source: Source, wanted: Data) -> tuple[Transform | None, Transform | None]:
-    """What is done to training images and to all others; a user's own data comes ready."""
+    """The changes of training images and the preparation of all others; a user's own data comes ready."""
     if not isinstance(source, ImageSet):
         return None, None
     settings = wanted.augmentation

@@ -1,10 +1,11 @@
-"""How good a network is: exact counts over a data set."""
+"""The evaluation of a network: exact counts over a data set, also on images of another size than its input."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +14,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from deepshare.data import Fit, ImageSet, Source, Transform, batches, from_dataset, load
 from deepshare.data.pictures import Size, height_and_width
-from deepshare.training.losses import NO_LABEL
-from deepshare.training.views import Evaluation, View, make_view
+from deepshare.errors import DataError
+
+NO_LABEL = -100  # no label of any data set
+Evaluation = Literal["whole", "sliding"]
+STEP = 2 / 3  # of the input, from one crop to the next; usual for ADE20K
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a network achieves on a data set.
+class Metrics:
+    """The figures of a network on a data set.
 
     Attributes:
         loss: Mean cross-entropy.
@@ -47,7 +51,7 @@ def evaluate(
     image_size: Size | None = None,
     evaluation: Evaluation | None = None,
     batch: int = 256,
-) -> Result:
+) -> Metrics:
     """Evaluate a network on the device where it is.
 
     Args:
@@ -78,15 +82,15 @@ def measure(
     *,
     batch: int,
     transform: Transform | None = None,
-    view: View | None = None,
+    view: "ImageView | None" = None,
     limit: int | None = None,
-) -> Result:
+) -> Metrics:
     """Evaluate a network on a set, or on its first so many batches; a view stands in the place of a transform."""
     like = next(model.parameters(), torch.empty(0))
     # Seen through a view images keep the size of their masks, and those of files may be unequal.
     alone = view is not None and isinstance(source, ImageSet) and not isinstance(source.images, Tensor)
-    feed = batches(source, 1 if alone else batch, augment=view or transform, device=like.device)
-    cast = ((images.to(like.dtype), labels) for images, labels in islice(feed, limit))
+    fed = batches(source, 1 if alone else batch, augment=view or transform, device=like.device)
+    cast = ((images.to(like.dtype), labels) for images, labels in islice(fed, limit))
     training = model.training
     model.eval()
     try:
@@ -97,12 +101,12 @@ def measure(
 
 
 def _count(
-    model: nn.Module, feed: Iterable[tuple[Tensor, Tensor]], classes: int, ignore: int | None, view: View | None
-) -> Result:
+    model: nn.Module, fed: Iterable[tuple[Tensor, Tensor]], classes: int, ignore: int | None, view: "ImageView | None"
+) -> Metrics:
     images_seen, loss, pixels = 0, 0.0, False
     table = torch.zeros(classes, classes, dtype=torch.long)  # rows: right class, columns: predicted class
     skip = NO_LABEL if ignore is None else ignore
-    for images, labels in feed:
+    for images, labels in fed:
         logits = view.logits(model, images, (labels.shape[1], labels.shape[2])) if view else model(images)
         loss += F.cross_entropy(logits, labels, ignore_index=skip, reduction="sum").item()
         known = labels != skip
@@ -112,7 +116,7 @@ def _count(
         pixels = labels.ndim > 1
     right, total = table.diagonal(), max(int(table.sum()), 1)
     accuracy = int(right.sum()) / total
-    return Result(loss / total, images_seen, accuracy, _mean_iou(table) if pixels else None)
+    return Metrics(loss / total, images_seen, accuracy, _mean_iou(table) if pixels else None)
 
 
 def _mean_iou(table: Tensor) -> float:
@@ -129,3 +133,100 @@ def _outputs(model: nn.Module, data: "Dataset[Any] | DataLoader[Any]") -> int:
         outputs = int(model.eval()(images.to(device)).shape[1])
     model.train(training)
     return outputs
+
+
+class ImageView(Transform, Protocol):
+    """Prepares images and leaves their masks as they are; gives logits at the size of those masks."""
+
+    def logits(self, model: nn.Module, images: Tensor, size: tuple[int, int]) -> Tensor:
+        """Run a network on prepared images whose masks have a size."""
+        ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The whole image fitted into the network's input; logits scaled back.
+
+    Attributes:
+        size: Height and width of the input.
+    """
+
+    size: tuple[int, int]
+
+    def __call__(
+        self, images: Tensor, masks: Tensor | None, draws: Tensor, ignore: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Transform a batch, see `Transform`."""
+        return Fit(self.size)(images, None, draws, ignore)[0], masks
+
+    def logits(self, model: nn.Module, images: Tensor, size: tuple[int, int]) -> Tensor:
+        """See `ImageView`."""
+        return Fit(self.size).undo(model(images), size)
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """The image scaled until it just covers the network's input, then crop after crop; where they overlap, the mean.
+
+    Attributes:
+        size: Height and width of the input. If it is a square, the shorter side of the image gets this length.
+    """
+
+    size: tuple[int, int]
+
+    def __call__(
+        self, images: Tensor, masks: Tensor | None, draws: Tensor, ignore: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Transform a batch, see `Transform`."""
+        height, width = images.shape[2:]
+        scale = max(self.size[0] / height, self.size[1] / width)
+        size = max(self.size[0], round(scale * height)), max(self.size[1], round(scale * width))
+        return _resize(images.float().div_(255), size, antialias=True), masks
+
+    def logits(self, model: nn.Module, images: Tensor, size: tuple[int, int]) -> Tensor:
+        """See `ImageView`."""
+        rows, columns = (starts(whole, part) for whole, part in zip(images.shape[2:], self.size, strict=True))
+        places = [
+            (..., slice(top, top + self.size[0]), slice(left, left + self.size[1]))
+            for top, left in product(rows, columns)
+        ]
+        said = [model(images[place]) for place in places]
+        total = said[0].new_zeros(*said[0].shape[:2], *images.shape[2:])
+        crops = total.new_zeros(images.shape[2:])
+        for place, logits in zip(places, said, strict=True):
+            total[place] += logits
+            crops[place] += 1
+        return _resize(total / crops, size)
+
+
+def starts(whole: int, part: int) -> list[int]:
+    """Where crops begin that are evenly spaced, the last pulled back to the end.
+
+    >>> starts(512, 512), starts(683, 512)
+    ([0], [0, 171])
+    """
+    step = max(1, int(STEP * part))
+    count = math.ceil((whole - part) / step) + 1
+    return [min(number * step, whole - part) for number in range(count)]
+
+
+def make_view(evaluation: Evaluation | None, image_size: Size | None, source: Source) -> ImageView | None:
+    """The view of a set that a recipe or a flag names; None: image and mask are both fitted into the input.
+
+    Raises:
+        DataError: The images have no masks, or come from the user as the network takes them.
+    """
+    if evaluation is None:
+        return None
+    if not isinstance(source, ImageSet) or not source.segmentation:
+        raise DataError(f'{source.name}: evaluation "{evaluation}" is for data sets with a mask for each image')
+    if image_size is None:
+        raise DataError(f'{source.name}: evaluation "{evaluation}" needs an image size, the network\'s input')
+    size = height_and_width(image_size)
+    return Whole(size) if evaluation == "whole" else Sliding(size)
+
+
+def _resize(maps: Tensor, size: tuple[int, int], antialias: bool = False) -> Tensor:
+    if maps.shape[2:] == torch.Size(size):
+        return maps
+    return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=antialias)

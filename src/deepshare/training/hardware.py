@@ -1,4 +1,4 @@
-"""Where and how a network is trained, apart from what decides the result."""
+"""Devices and processes that a network is trained on; they do not decide the result."""
 
 import atexit
 import os
@@ -90,8 +90,8 @@ def launch(fabric: Fabric) -> None:
         atexit.register(_leave)
 
 
-def together(fabric: Fabric, check: Callable[[], T]) -> T:
-    """Check in every process before any of them goes on; if one refuses, all do, and the first says why."""
+def on_all_ranks(fabric: Fabric, check: Callable[[], T]) -> T:
+    """Run a check in every process before any continues; if one raises, all do, and the first reports it."""
     if fabric.world_size == 1:
         return check()
     found: T | None = None

@@ -1,10 +1,12 @@
-"""The one training loop: every method, phase and network goes through `train_epoch`."""
+"""The one training loop, with its losses and learning rates: every method, phase and network goes through it."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricModule, _FabricOptimizer
 from torch import Tensor, nn
@@ -12,55 +14,55 @@ from torch import Tensor, nn
 from deepshare.data.seeds import seed_of
 from deepshare.errors import RecipeError
 from deepshare.methods.base import Method
-from deepshare.training.data_source import Feed
-from deepshare.training.losses import cross_entropy, distillation
-from deepshare.training.lr_schedules import rate
+from deepshare.training.data_source import DataSource
 from deepshare.training.recipe.files import Phase, Recipe
 from deepshare.training.recipe.schema import RESULT_PHASES
 from deepshare.training.reporter import Reporter
 
-LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
+CHECK_EVERY = 50  # steps between two checks of the loss, each of which waits for the device
+LINEAR_SHARE = 0.75  # the paper's linear schedule ends at 75% of the phase
+POLY_POWER = 0.9
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What all networks of one recipe are trained with.
+class TrainContext:
+    """The recipe, data and devices that all networks of one recipe are trained with.
 
     Attributes:
         recipe: The recipe.
         fabric: Devices and processes.
-        feed: The data.
-        reporter: Who is told.
+        data: The data.
+        reporter: Is told of every phase and epoch.
         compile: Whether to compile the network.
         dry: Whether every phase is only one batch.
     """
 
     recipe: Recipe
     fabric: Fabric
-    feed: Feed
+    data: DataSource
     reporter: Reporter
     compile: bool = False
     dry: bool = False
 
 
 @dataclass(frozen=True)
-class Work:
-    """One phase at work.
+class PhaseContext:
+    """One phase of one network.
 
     Attributes:
         name: The phase.
-        phase: What the recipe says of it; its `distill` is the weight of the teacher.
+        settings: Its section of the recipe; `distill` is the weight of the teacher.
         seed: Of everything random in it.
         model: The network.
         module: The same as the devices see it: compiled, or one of several processes.
         optimiser: Over its parameters.
-        method: What is special about the network.
-        teacher: Whom it learns from.
+        method: The method that it is trained by.
+        teacher: The network that it learns from, if there is one.
         layout: Of images in memory.
     """
 
     name: str
-    phase: Phase
+    settings: Phase
     seed: int
     model: nn.Module
     module: _FabricModule
@@ -71,7 +73,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Trained:
+class EpochMeans:
     """Means over the images of an epoch, and the learning rate of its last step."""
 
     loss: float
@@ -79,58 +81,113 @@ class Trained:
     lr: float
 
 
-def train_epoch(setting: Setting, work: Work, epoch: int) -> Trained:
-    """Train for one epoch, counted from 0; what is random in it depends on seed, epoch and step alone.
+def train_epoch(context: TrainContext, phase: PhaseContext, epoch: int) -> EpochMeans:
+    """Train for one epoch, counted from 0; its randomness depends on seed, epoch and step alone.
 
     Raises:
-        RecipeError: The loss is no longer a number.
+        RecipeError: The loss became NaN or infinite.
     """
-    torch.manual_seed(seed_of(work.seed, epoch))  # the order of a DataLoader of the user
-    feed = setting.feed.train(work.phase.batch, work.seed, epoch, setting.fabric)
-    steps = len(feed)
-    sums, lr = _Sums(setting.fabric), work.phase.lr
-    work.module.train()
-    for step, (pixels, labels) in enumerate(feed):
-        images = pixels.contiguous(memory_format=work.layout)
-        lr = rate(work.phase, epoch * steps + step, steps)
-        torch.manual_seed(seed_of(work.seed, epoch, step, setting.fabric.global_rank))  # dropout
-        sums.add(len(images), *_step(setting, work, images, labels, lr))
-        if step % LOOK_EVERY == LOOK_EVERY - 1:
-            setting.reporter.step((step + 1) / steps, check_finite(sums.loss_here(), setting.recipe, work.name, epoch))
-        if setting.dry:
+    torch.manual_seed(seed_of(phase.seed, epoch))  # the order of a DataLoader of the user
+    batches = context.data.train(phase.settings.batch, phase.seed, epoch, context.fabric)
+    steps = len(batches)
+    sums, lr = _Sums(context.fabric), phase.settings.lr
+    phase.module.train()
+    for step, (pixels, labels) in enumerate(batches):
+        images = pixels.contiguous(memory_format=phase.layout)
+        lr = learning_rate(phase.settings, epoch * steps + step, steps)
+        torch.manual_seed(seed_of(phase.seed, epoch, step, context.fabric.global_rank))  # dropout
+        sums.add(len(images), *_step(context, phase, images, labels, lr))
+        if step % CHECK_EVERY == CHECK_EVERY - 1:
+            loss = check_finite(sums.loss_here(), context.recipe, phase.name, epoch)
+            context.reporter.step((step + 1) / steps, loss)
+        if context.dry:
             break
     loss, accuracy = sums.means()
-    return Trained(loss if setting.dry else check_finite(loss, setting.recipe, work.name, epoch), accuracy, lr)
+    return EpochMeans(loss if context.dry else check_finite(loss, context.recipe, phase.name, epoch), accuracy, lr)
 
 
-def _step(setting: Setting, work: Work, images: Tensor, labels: Tensor, lr: float) -> tuple[Tensor, Tensor, Tensor]:
-    for group in work.optimiser.param_groups:
+def _step(
+    context: TrainContext, phase: PhaseContext, images: Tensor, labels: Tensor, lr: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    for group in phase.optimiser.param_groups:
         group["lr"] = lr
-    logits = work.module(images)
-    loss = _loss(setting, work, images, logits, labels)
-    setting.fabric.backward(loss)
-    if work.phase.clip:
-        setting.fabric.clip_gradients(work.module, work.optimiser, clip_val=work.phase.clip)
-    work.optimiser.step()
-    work.optimiser.zero_grad()
-    known = labels != setting.feed.skip
+    logits = phase.module(images)
+    loss = _loss(context, phase, images, logits, labels)
+    context.fabric.backward(loss)
+    if phase.settings.clip:
+        context.fabric.clip_gradients(phase.module, phase.optimiser, clip_val=phase.settings.clip)
+    phase.optimiser.step()
+    phase.optimiser.zero_grad()
+    known = labels != context.data.skip
     return loss.detach(), (logits.detach().argmax(1) == labels).sum(), known.sum()
 
 
-def _loss(setting: Setting, work: Work, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    weights = setting.recipe.distillation
-    loss = cross_entropy(logits, labels, setting.feed.ignore)
-    if work.teacher is not None:
-        with torch.no_grad(), setting.fabric.autocast():
-            target = work.teacher(images)
+def _loss(context: TrainContext, phase: PhaseContext, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    weights = context.recipe.distillation
+    loss = cross_entropy(logits, labels, context.data.ignore)
+    if phase.teacher is not None:
+        with torch.no_grad(), context.fabric.autocast():
+            target = phase.teacher(images)
         learned = distillation(logits, target.to(logits.dtype), weights.temperature)
-        loss = weights.ce_weight * loss + (work.phase.distill or 0.0) * learned
-    penalty = work.method.penalty(work.model)
+        loss = weights.ce_weight * loss + (phase.settings.distill or 0.0) * learned
+    penalty = phase.method.penalty(phase.model)
     return loss if penalty is None else loss + penalty
 
 
+def cross_entropy(logits: Tensor, labels: Tensor, ignore: int | None = None) -> Tensor:
+    """Mean cross-entropy over images, or over labelled pixels; 0 where nothing is labelled."""
+    if ignore is None:
+        return F.cross_entropy(logits, labels)
+    summed = F.cross_entropy(logits, labels, ignore_index=ignore, reduction="sum")
+    return summed / (labels != ignore).sum().clamp(min=1)
+
+
+def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T^2 KL(teacher || student) of the softened predictions, summed over classes and averaged over the batch."""
+    student = F.log_softmax(logits / temperature, dim=1)
+    target = F.log_softmax(teacher / temperature, dim=1)
+    return F.kl_div(student, target, reduction="batchmean", log_target=True) * temperature**2
+
+
+def mean_loss(batches: Sequence[tuple[Tensor, Tensor]], ignore: int | None) -> Callable[[nn.Module], float]:
+    """Return a function from a network to its mean cross-entropy over some batches."""
+
+    @torch.no_grad()
+    def loss(network: nn.Module) -> float:
+        sums = [len(images) * cross_entropy(network(images), labels, ignore) for images, labels in batches]
+        return float(sum(sums)) / sum(len(images) for images, _ in batches)
+
+    return loss
+
+
+def learning_rate(phase: Phase, step: int, steps_per_epoch: int) -> float:
+    """The learning rate of one step of a phase, counted from 0; a pure function, so that nothing has to be resumed.
+
+    `linear` falls to the end rate at 75% of the phase and stays there; `cosine` and `poly` reach it with the phase;
+    `steps` multiplies by the factor at each milestone; `none` stays at the start rate.
+
+    >>> phase = Phase(epochs=4, batch=8, lr=1.0, end_lr=0.0, schedule="linear", weight_decay=0.0)
+    >>> [learning_rate(phase, step, steps_per_epoch=10) for step in (0, 15, 30, 39)]
+    [1.0, 0.5, 0.0, 0.0]
+    """
+    passed = step / (steps_per_epoch * phase.epochs)
+    end = phase.end_lr or 0.0
+    match phase.schedule:
+        case "none":
+            return phase.lr
+        case "linear":
+            left = max(0.0, 1 - passed / LINEAR_SHARE)
+        case "cosine":
+            left = (1 + math.cos(math.pi * passed)) / 2
+        case "poly":
+            left = (1 - passed) ** POLY_POWER
+        case "steps":
+            return phase.lr * (phase.factor or 1.0) ** sum(passed >= milestone for milestone in phase.milestones)
+    return end + (phase.lr - end) * left
+
+
 def check_finite(loss: float, recipe: Recipe, phase: str, epoch: int) -> float:
-    """Return the loss, or stop a run whose loss is no longer a number."""
+    """Return the loss, or stop a run whose loss became NaN or infinite."""
     if math.isfinite(loss):
         return loss
     others = [name for name in ("teacher", "plain") if name in recipe.phases and phase in RESULT_PHASES]
@@ -142,7 +199,7 @@ def check_finite(loss: float, recipe: Recipe, phase: str, epoch: int) -> float:
 
 
 class _Sums:
-    """What an epoch adds up; the tensors stay on the device, and nothing waits for them until they are asked for."""
+    """The running sums of an epoch; they stay on the device, and nothing waits for them until they are asked for."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric

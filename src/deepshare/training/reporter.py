@@ -1,4 +1,4 @@
-"""What a run tells while it goes on. The library is silent; whoever wants to show something passes a reporter."""
+"""Progress of a run. The library prints nothing; whoever wants to show something passes a reporter."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,10 +16,10 @@ class EpochLine:
         accuracy: On the training images as they were augmented.
         val_loss: Cross-entropy on the validation images.
         val_score: Accuracy on the validation images, or mIoU for segmentation.
-        score: What that is: `accuracy` or `miou`.
+        score: The name of that figure: `accuracy` or `miou`.
         lr: Learning rate of the last step.
         seconds: Training and validation together.
-        measures: What the method adds, such as the share of hard gates.
+        measures: Figures of the method, such as the share of hard gates.
     """
 
     phase: str
@@ -42,13 +42,13 @@ class EpochLine:
 
 
 class Reporter:
-    """Tells nobody. Override what should be shown."""
+    """Shows nothing. Override what should be shown."""
 
     def note(self, text: str) -> None:
         """Something worth a line, such as a network that is taken and not trained."""
 
     def begin(self, phase: str, epochs: int, first: int) -> None:
-        """A phase begins, or goes on at its epoch `first`, counted from 0."""
+        """A phase begins, or resumes at its epoch `first`, counted from 0."""
 
     def step(self, done: float, loss: float) -> None:
         """Some steps further: the share of the epoch that is done, and its mean loss so far."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import RecipeError
+from deepshare.methods.snl import SNLSettings
 from deepshare.study.compare.page import as_markdown
 from deepshare.study.compare.schedule import jobs, kinds
 from deepshare.study.compare.study_file import (
@@ -141,4 +142,4 @@ def test_the_study_in_the_documentation_can_be_run(tmp_path: Path) -> None:
     ]
     assert f"`deepshare compare --study {tmp_path}/own.toml --show`" in as_markdown(study, {}, [])
     recipes = [recipe_of(study, job) for job in kinds(study)]
-    assert [recipe.snl.lasso for recipe in recipes if recipe.method.name == "snl"] == [1e-4, 1e-5]
+    assert [recipe.section(SNLSettings).lasso for recipe in recipes if recipe.method.name == "snl"] == [1e-4, 1e-5]

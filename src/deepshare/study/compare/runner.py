@@ -16,7 +16,7 @@ from deepshare.study.compare.run import Workspace, check_teacher, refusal, run
 from deepshare.study.compare.schedule import jobs
 from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, checksum, recipe_of
 from deepshare.training.build import output_shape, plain_network
-from deepshare.training.data_source import make_feed
+from deepshare.training.data_source import make_data_source
 from deepshare.training.reporter import Reporter
 from deepshare.training.run.folder import RunFolder
 
@@ -109,7 +109,7 @@ class Runner:
         for data in dict.fromkeys(part.data for part in self.study.passes) if runs else ():
             teacher = Job(TEACHER, data)
             recipe = recipe_of(self.study, teacher)
-            feed = make_feed(None, recipe, self.workspace.data_dir, download=self.workspace.download)
+            feed = make_data_source(None, recipe, self.workspace.data_dir, download=self.workspace.download)
             output_shape(plain_network(recipe, TEACHER), feed.input_size)
             check_images(data, self.outcomes(), feed.checksum)
             if self.workspace.teacher and (taken := self.work_on(teacher, reporter)):

@@ -19,7 +19,7 @@ from deepshare.errors import RecipeError
 from deepshare.text import nearest
 from deepshare.training.recipe.files import Recipe, changed, flat, load_recipe
 from deepshare.training.recipe.files import names as recipe_names
-from deepshare.training.recipe.schema import RESULT_PHASES, SHARING
+from deepshare.training.recipe.schema import RESULT_PHASES
 from deepshare.training.recipe.sections import Positive, Section
 
 TEACHER = "teacher"
@@ -384,9 +384,10 @@ def checksum(recipe: Recipe) -> str:
     decisive = recipe.model_dump(mode="json", exclude_defaults=True, exclude=set(WORDS))
     # The first results were written when model.num_classes was called model.classes.
     values = {key.replace("model.num_", "model."): value for key, value in flat(decisive) if not is_path(key)}
-    values.pop("method.start", None)
-    if recipe.method.name in SHARING and recipe.start != "uniform":  # once the default, which does not count
-        values["method.start"] = recipe.start
+    for key, value in recipe.resolved.items():
+        values.pop(key, None)
+        if value not in (None, "uniform"):  # once the default, which does not count
+            values[key] = value
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

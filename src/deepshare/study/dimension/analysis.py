@@ -26,7 +26,7 @@ from deepshare.study.dimension.gate_hooks import Groups, OnGates, watch
 from deepshare.study.dimension.summary import Dimension, summarise
 from deepshare.study.dimension.tally import Tally
 from deepshare.training.build import load
-from deepshare.training.data_source import make_feed
+from deepshare.training.data_source import make_data_source
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.run.folder import RunFolder
 
@@ -73,7 +73,7 @@ def open_run(
     """
     _check_samples(samples)
     network = load(folder, model=model)
-    feed = make_feed(None, load_recipe(RunFolder(Path(folder)).recipe), data_dir)
+    feed = make_data_source(None, load_recipe(RunFolder(Path(folder)).recipe), data_dir)
     pixels = torch.Size(feed.input_size[1:]).numel()
     size = max(1, min(128, PIXELS // pixels))
     images = batches(feed.train_set, size, shuffle=True, augment=feed.prepare, device=like(network).device)

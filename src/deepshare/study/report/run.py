@@ -19,8 +19,8 @@ from deepshare.study.report.private_cost import Predicted, or_reason, predict_co
 from deepshare.study.samples import Examples, Samples, open_images, predict_samples
 from deepshare.training.build import load
 from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.run.checkpoint import read_weights
 from deepshare.training.run.folder import RunFolder
-from deepshare.training.run.weights import read_weights
 
 T = TypeVar("T")
 # Networks that a run trains first, in folders of their own.

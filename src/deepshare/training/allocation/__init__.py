@@ -1,1 +1,57 @@
-"""Allocations: how many of the budget's gates each site gets."""
+"""Allocations: the share of the budget that each site gets, one file for each way to find it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from deepshare.errors import BudgetError
+from deepshare.methods.senet_pruning import check_layers
+from deepshare.sharing.sites import Sites
+from deepshare.training.allocation import files, pruning, published, sensitivity, snl
+from deepshare.training.networks import Networks
+
+Weights = Mapping[str, float] | None  # for `plan`, by site; None is the same share of channels everywhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """One way to divide a budget: read from the sites, or found by training.
+
+    Attributes:
+        read: Gives the weights from the value of `budget.allocate` and the sites.
+        train: Gives them by training, for the plain network before training and the sites that lead groups.
+        check: Refuses a network before anything is trained.
+        continues_pilot: Whether the result starts as its pilot ended.
+    """
+
+    read: Callable[[str, Sites], Weights] | None = None
+    train: Callable[[Networks, nn.Module, Sequence[str]], Weights] | None = None
+    check: Callable[[Sites], None] = lambda sites: None
+    continues_pilot: bool = False
+
+
+ALLOCATIONS = {
+    "uniform": Allocation(read=lambda allocate, sites: None),
+    "senet": Allocation(read=published.weights),
+    "snl-densities": Allocation(read=published.weights),
+    "snl": Allocation(train=snl.weights),
+    "pruning": Allocation(train=pruning.weights, check=check_layers),
+    "sensitivity": Allocation(train=sensitivity.weights, continues_pilot=True),
+}
+FILE = Allocation(read=files.weights)
+
+
+def weights_of(allocate: str, sites: Sites) -> Weights:
+    """The weights that an allocation without training gives to the sites.
+
+    Raises:
+        BudgetError: There are no densities for the network, the file does not hold counts, or it takes a pilot.
+    """
+    read = ALLOCATIONS.get(allocate, FILE).read
+    if read is None:
+        raise BudgetError(
+            f'{allocate} is measured in training: run deepshare train with budget.allocate = "{allocate}" and a '
+            "[pilot], and give its pilot/weights.json here"
+        )
+    return read(allocate, sites)

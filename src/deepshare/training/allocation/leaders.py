@@ -1,6 +1,6 @@
-"""Which site of a group should compute its gates: the one whose gates say most about those of the others."""
+"""The leader that the data prefers: the site of a group whose gates say most about those of the others."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,25 @@ from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.observe import like
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import Site, find_sites
+from deepshare.training.allocation.files import measured_once
+from deepshare.training.networks import Networks
+from deepshare.training.run.folder import RunFolder
 
 SAMPLES = 512  # training images that gates are compared on
 
 
+def choose(networks: Networks, base: nn.Module) -> Sequence[str]:
+    """The sites that should lead their groups, by the gates of the trained plain network."""
+    networks.begin(RunFolder(networks.out))
+    plan, plain = networks.plan(base), networks.plain().to(networks.context.fabric.device)
+    images = (images for images, _ in networks.draw(SAMPLES))
+    path = networks.out / "leaders.json"
+    scores = measured_once(networks.context.fabric, path, lambda: explained(plain, plan, images))
+    return preferred(plan, scores)
+
+
 def explained(network: nn.Module, plan: Plan, images: Iterable[Tensor]) -> dict[str, float]:
-    """How much of the gates of its group each site would explain as the leader, between 0 and 1.
+    """The share of the gates of its group that each site would explain as the leader, between 0 and 1.
 
     A gate counts for the largest squared correlation that it has with a gate of the leader at the same position. Gates
     before the leader count for nothing, as no site can use what is computed after it; nor do gates that never change.
@@ -41,7 +54,7 @@ def explained(network: nn.Module, plan: Plan, images: Iterable[Tensor]) -> dict[
     with torch.no_grad():
         for batch in images:
             watched(batch.to(like(watched)))
-            counts = {(a, b): count + _together(gates[a], gates[b]) for (a, b), count in counts.items()}
+            counts = {(a, b): count + _counts(gates[a], gates[b]) for (a, b), count in counts.items()}
     channels = {site.name: len(group.sites) * site.channels for group in plan.groups for site in group.sites}
     found = dict.fromkeys(channels, 0.0)
     for (leader, _), count in counts.items():
@@ -62,13 +75,13 @@ def _keep(gates: dict[str, Tensor], site: Site) -> Callable[[nn.Module, tuple[An
     return hook
 
 
-def _together(one: Tensor, two: Tensor) -> Tensor:
-    """How often two gates are open together; the last row and column are how often each one is, and the corner all."""
+def _counts(one: Tensor, two: Tensor) -> Tensor:
+    """Counts of two gates open at once; the last row and column count each one alone, and the corner counts all."""
     return (one @ two.t()).double()
 
 
 def squared_correlations(count: Tensor) -> Tensor:
-    """Of the counts of two sites (C1 + 1, C2 + 1), see `_together`; 0 where a gate never changes.
+    """Of the counts of two sites (C1 + 1, C2 + 1), see `_counts`; 0 where a gate never changes.
 
     >>> squared_correlations(torch.tensor([[3.0, 4.0], [4.0, 8.0]]).double())
     tensor([[0.2500]], dtype=torch.float64)

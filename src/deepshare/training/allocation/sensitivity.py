@@ -1,8 +1,9 @@
-"""How much of the budget each group wants, measured on a network with shared gates that loses half of them."""
+"""DeepShare's own sensitivities: the rise of a pilot's loss when a group of sites loses half of its gates."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,10 +11,29 @@ from torch import Tensor, nn
 
 from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.plan import Group, Plan
+from deepshare.training.allocation.files import measured_once
+from deepshare.training.loop import mean_loss
+from deepshare.training.networks import Networks
+from deepshare.training.run.folder import RunFolder
 
 SAMPLES = 2048  # training images that the loss is measured on
 
 Loss = Callable[[nn.Module], float]
+
+
+def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
+    """Train a pilot with the same share of channels in every group, and weigh groups by its loss."""
+    networks.begin(RunFolder(networks.out))
+    plan = networks.plan(base, None, leaders)
+    if plan.mapping == "learned":  # later, among the prototypes that there will be
+        plan = replace(plan, mapping="round-robin")
+    method, run = networks.method(base, plan), RunFolder(networks.out / "pilot")
+    start, teacher = method.convert(networks.start()), networks.teacher()
+    pilot = networks.train(run, "shared", start, method, ("pilot",), plan=plan, teacher=teacher)
+    context = networks.context
+    method.on_epoch_start(pilot.eval().to(context.fabric.device), "pilot", 0, 1)
+    loss = mean_loss(networks.draw(SAMPLES), context.data.ignore)
+    return measured_once(context.fabric, run.path / "weights.json", lambda: sensitivities(pilot, plan, loss))
 
 
 def sensitivities(network: nn.Module, plan: Plan, loss: Loss) -> dict[str, float]:
@@ -42,7 +62,7 @@ def sensitivities(network: nn.Module, plan: Plan, loss: Loss) -> dict[str, float
 
 
 def worth(kept: int, prototypes: int) -> float:
-    """What the prototypes after those that are kept are worth together, the k-th being worth 1 / k.
+    """The worth of all prototypes after those that are kept, the k-th being worth 1 / k.
 
     >>> worth(0, 1), worth(1, 2), worth(2, 4)
     (1.0, 0.5, 0.5833333333333333)
@@ -52,7 +72,7 @@ def worth(kept: int, prototypes: int) -> float:
 
 @torch.no_grad()
 def without(network: nn.Module, group: Group, kept: int, means: Tensor) -> nn.Module:
-    """Make a copy in which the gates of a group's later prototypes are constant, so that who reads them is linear."""
+    """Make a copy in which the gates of a group's later prototypes are constant, so that their channels are linear."""
     result = copy.deepcopy(network)
     for site in group.gated:
         module = _activation(result, site.name)
@@ -64,7 +84,7 @@ def without(network: nn.Module, group: Group, kept: int, means: Tensor) -> nn.Mo
 
 @contextmanager
 def _mean_gates(network: nn.Module, plan: Plan) -> "Iterator[Callable[[], Mapping[str, Tensor]]]":
-    """Watch the leaders while the network runs; gives what the mean of every prototype's gate was until then."""
+    """Watch the leaders while the network runs; gives the mean of every prototype's gate until then."""
     sums = {group.leader.name: torch.zeros(group.prototypes, dtype=torch.float64) for group in plan.groups}
     counts = dict.fromkeys(sums, 0)
 

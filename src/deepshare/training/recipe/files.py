@@ -19,8 +19,8 @@ from pydantic_core import ErrorDetails
 from deepshare.errors import RecipeError
 from deepshare.text import nearest
 from deepshare.training.recipe.keys import current, explain, key_type, read_text
-from deepshare.training.recipe.schema import PHASES, SHARING, Phase, Recipe
-from deepshare.training.recipe.sections import with_new_names
+from deepshare.training.recipe.schema import PHASES, Recipe
+from deepshare.training.recipe.sections import Phase, with_new_names
 
 __all__ = ["Phase", "Recipe", "changed", "differences", "flat", "load_recipe", "names", "to_toml"]
 
@@ -68,13 +68,9 @@ def to_toml(recipe: Recipe) -> str:
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
     """Return the old and the new value of every key that differs, by dotted key; None is no value.
 
-    What a recipe leaves to `Recipe.start` is what that gives, and nothing where no gates are shared.
+    An option that a recipe leaves to the method has the value that this gives it, see `Recipe.resolved`.
     """
-    before, after = (
-        dict(flat(recipe.model_dump(mode="json")))
-        | {"method.start": recipe.start if recipe.method.name in SHARING else None}
-        for recipe in (old, new)
-    )
+    before, after = (dict(flat(recipe.model_dump(mode="json"))) | recipe.resolved for recipe in (old, new))
     changed = (key for key in before | after if before.get(key) != after.get(key))
     return {key: (before.get(key), after.get(key)) for key in changed}
 

@@ -1,46 +1,64 @@
-"""What a recipe may say: one frozen model per section of its TOML file, and what goes together.
+"""The recipe: its sections together, and the rules among them.
 
-The same classes serve Python, the command line's flags and the record in a run folder. Numbers are never made from
-strings here; ``deepshare.training.recipe.files`` reads files and flags into these.
+Methods bring sections and keys of [method] of their own, see `deepshare.methods`. The same classes serve Python, the
+command line's flags and the record in a run folder. Numbers are never made from strings here;
+``deepshare.training.recipe.files`` reads files and flags into these.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
-from deepshare.training.recipe.sections import (
-    PILOTED,
-    SNL,
-    AutoReP,
-    Budget,
-    Data,
-    Distillation,
-    Method,
-    Model,
-    NetworkPhase,
-    Paper,
-    Phase,
-    Section,
-    SENet,
-    Spatial,
-    Start,
-)
+from deepshare import methods
+from deepshare.methods.base import Method, Section, Settings
+from deepshare.training.recipe.sections import PILOTED, Budget, Data, Distillation, Model, NetworkPhase, Paper, Phase
 
-__all__ = ["PHASES", "RESULT_PHASES", "SHARING", "Budget", "Data", "Phase", "Recipe"]
+S = TypeVar("S", bound=Section)
 
 PHASES = ("teacher", "plain", "pilot", "gelu", "switch", "search", "finetune")
-SHARED_PHASES = ("gelu", "switch", "finetune")
 RESULT_PHASES = PHASES[2:]
-SHARING = ("deepshare", "trimmed")  # methods with a plan
-DIVIDING = (*SHARING, "senet")  # methods that divide their budget as budget.allocate says
-FROM_SCRATCH: Literal["identity", "uniform"] = "uniform"  # alpha and beta of a network that is not trained yet
-SEARCHING = ("snl", "autorep", "senet", "delphi")  # methods that find or approach their gates in [search]
+SHARED_PHASES = ("gelu", "switch", "finetune")
 
 
-class Recipe(Section):
-    """Everything that decides a trained network, apart from where it is run."""
+class _Named(Section):
+    name: str = ""
 
+
+class _Started(Section):
+    initial: Literal["model", "plain"] = "model"  # the network starts as built, or as the trained plain one
+
+
+if TYPE_CHECKING:
+
+    class MethodKeys(_Started, _Named):
+        """[method]: the name of a method, the options of all of them, and the start."""
+
+    class MethodSections(Section):
+        """The sections that methods bring."""
+
+else:
+    _classes = {name: methods.get(name) for name in methods.names()}
+    # Fields come in the order of the bases from the last to the first.
+    MethodKeys = create_model(
+        "MethodKeys",
+        __base__=(_Started, *dict.fromkeys(kind.options for kind in _classes.values() if kind.options), _Named),
+        __module__=__name__,
+        name=(Literal[tuple(_classes)], next(iter(_classes))),
+    )
+    MethodSections = create_model(
+        "MethodSections",
+        __base__=Section,
+        __module__=__name__,
+        **{
+            name: (kind.section, kind.section()) if kind.always else (kind.section | None, None)
+            for name, kind in _classes.items()
+            if kind.section
+        },
+    )
+
+
+class _Head(Section):
     name: str
     about: str
     seed: Annotated[int, Field(ge=0)] = 0
@@ -48,12 +66,11 @@ class Recipe(Section):
     model: Model
     data: Data
     budget: Budget | None = None
-    method: Method = Method()
+    method: MethodKeys = MethodKeys()
     distillation: Distillation = Distillation()
-    snl: SNL = SNL()
-    autorep: AutoReP | None = None
-    senet: SENet | None = None
-    spatial: Spatial | None = None
+
+
+class _Phases(Section):
     plain: NetworkPhase | None = None
     teacher: NetworkPhase | None = None
     pilot: Phase | None = None
@@ -61,6 +78,19 @@ class Recipe(Section):
     switch: Phase | None = None
     search: Phase | None = None
     finetune: Phase | None = None
+
+
+class Recipe(_Phases, MethodSections, _Head):
+    """Everything that decides a trained network, apart from where it is run."""
+
+    @property
+    def method_class(self) -> type[Method]:
+        """The class of the method."""
+        return methods.get(self.method.name)
+
+    def section(self, kind: type[S]) -> S:
+        """The section of a class; its defaults if it is left out."""
+        return next((part for _, part in self if isinstance(part, kind)), None) or kind()
 
     @property
     def phases(self) -> dict[str, Phase]:
@@ -70,11 +100,16 @@ class Recipe(Section):
         return {name: phase for name, phase in present.items() if phase is not None}
 
     @property
+    def result_phases(self) -> dict[str, Phase]:
+        """The phases of the result itself, without those of the plain network and of the teacher."""
+        return {name: getattr(self, name) for name in RESULT_PHASES if getattr(self, name) is not None}
+
+    @property
     def needs_plain(self) -> bool:
         """Whether the trained plain network is the result, the start, the teacher or what the plan is made from."""
         plans = self.budget is not None and (self.budget.allocate == "snl" or self.budget.leader == "data")
         teaches = self.distillation.teacher == "plain" and any(map(self._learns, self._learners))
-        return self.method.name == "relu" or self.method.initial == "plain" or plans or teaches
+        return self.method_class.kind == "plain" or self.starts_from_plain or plans or teaches
 
     @property
     def needs_teacher(self) -> bool:
@@ -105,84 +140,91 @@ class Recipe(Section):
         return (phase.model if phase else None) or self.model
 
     @property
-    def start(self) -> Start:
-        """How alpha and beta start: as the recipe says, or else so that trained weights keep their meaning."""
-        trained = self.model.weights is not None or self.method.initial == "plain"
-        return self.method.start or ("identity" if trained else FROM_SCRATCH)
+    def starts_from_plain(self) -> bool:
+        """Whether the network starts as the trained plain one."""
+        return self.method.initial == "plain"
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The hyperparameters of a method that has a section of its own."""
-        match self.method.name:
-            case "snl":
-                return self.snl.of_method
-            case "autorep":
-                return (self.autorep or AutoReP()).model_dump()
-            case "senet":
-                return (self.senet or SENet()).model_dump()
-            case "spatial":
-                return (self.spatial or Spatial()).model_dump()
-        return {}
+    def starts_trained(self) -> bool:
+        """Whether the network starts from weights that were trained."""
+        return self.model.weights is not None or self.starts_from_plain
 
-    @model_validator(mode="after")
-    def _together(self) -> Self:
-        problem = self._method_problem() or self._phase_problem() or self._teacher_problem() or self._beyond_problem()
-        if problem:
-            raise ValueError(problem)
-        return self
+    @property
+    def shares_gates(self) -> bool:
+        """Whether there is a plan."""
+        return self.method_class.kind == "shared"
 
-    def _method_problem(self) -> str | None:
-        name = self.method.name
-        shared = [phase for phase in SHARED_PHASES if getattr(self, phase) is not None]
-        sections = ", ".join(f"[{phase}]" for phase in SHARED_PHASES)
-        if self.search and name not in SEARCHING:
-            return f'method "{name}" has no [search]: that is for {", ".join(SEARCHING)}'
-        if name == "relu":
-            if self.budget or shared:
-                return f'method "relu" is the plain network: no [budget], no {sections}'
-            if self.plain and self.plain.weights:
-                return 'method "relu" trains the plain network: give model.weights to start from, not plain.weights'
-            return None if self.plain else 'method "relu" needs [plain]'
-        if self.budget is None:
-            return f'method "{name}" needs [budget]'
-        if name not in SHARING:
-            return self._comparator_problem()
-        if not shared:
-            return f"at least one of {sections} is needed"
-        if self.trimmed and (self.budget.layer_sharing or self.method.affine):
-            said = 'method "trimmed"' if name == "trimmed" else "method.replicates = false"
-            return f"{said} needs budget.layer_sharing = false and method.affine = false"
-        return None
+    @property
+    def shares_layers(self) -> bool:
+        """Whether layers may share gates."""
+        return self.budget is not None and self.budget.layer_sharing
 
     @property
     def trimmed(self) -> bool:
         """Whether a network is cut down to its prototypes."""
-        return self.method.name == "trimmed" or not self.method.replicates
+        return self.shares_gates and not self.method_class.has_replicates(self)
 
-    def _comparator_problem(self) -> str | None:
-        name = self.method.name
+    @property
+    def resolved(self) -> dict[str, object]:
+        """The options that a recipe may leave open, with what the method makes of them; None where it has none."""
+        fields = type(self.method).model_fields.items()
+        opened = {key: None for key, field in fields if field.default is None}
+        return {f"method.{key}": value for key, value in (opened | self.method_class.resolved(self)).items()}
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if problem := next(filter(None, self._problems()), None):
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterator[str | None]:
+        yield self._method_problem()
+        yield self._phase_problem()
+        yield self._teacher_problem()
+        yield from (part.problem(self) for _, part in self if isinstance(part, Settings))
+        yield self._pilot_problem()
+        yield self._group_problem()
+
+    def _method_problem(self) -> str | None:
+        name, kind = self.method.name, self.method_class
+        shared = any(getattr(self, phase) for phase in SHARED_PHASES)
+        if self.search and "search" not in kind.phases:
+            searching = methods.names(lambda method: "search" in method.phases)
+            return f'method "{name}" has no [search]: that is for {", ".join(searching)}'
+        if kind.kind == "plain":
+            if self.budget or shared:
+                return f'method "{name}" is the plain network: no [budget], no {_listed(SHARED_PHASES)}'
+            if self.plain and self.plain.weights:
+                return f'method "{name}" trains the plain network: give model.weights to start from, not plain.weights'
+            return None if self.plain else f'method "{name}" needs [plain]'
+        if self.budget is None:
+            return f'method "{name}" needs [budget]'
+        if not self.shares_gates:
+            return self._gated_problem() or kind.problem(self)
+        return kind.problem(self) if shared else f"at least one of {_listed(kind.phases)} is needed"
+
+    def _gated_problem(self) -> str | None:
+        name, kind = self.method.name, self.method_class
         if idle := next(self._idle(), None):
             return f'method "{name}" has no use for {idle}: take it away'
         if self.gelu or self.switch:
             return f'method "{name}" has no soft gates: no [gelu], no [switch]'
-        if not self.finetune or (name in SEARCHING and not self.search):
-            wanted = "[search] and [finetune]" if name in SEARCHING else "[finetune]"
-            return f'method "{name}" needs {wanted}'
+        if not all(getattr(self, phase) for phase in kind.phases):
+            return f'method "{name}" needs {_listed(kind.phases, " and ")}'
         alike = self.distillation.teacher == "plain" and not (self.plain and self.plain.model)
-        if name == "senet" and not (alike and self._learns("search") and self._learns("finetune")):
+        if kind.compares_with_start and not (alike and all(map(self._learns, kind.phases))):
             cure = 'set distillation.teacher = "plain", and no weight of distillation to 0'
-            return f'method "senet" compares itself with the network that it starts from: {cure}'
+            return f'method "{name}" compares itself with the network that it starts from: {cure}'
         return None
 
     def _idle(self) -> Iterator[str]:
-        """What is said for other methods than this comparator, and would do nothing."""
+        """The keys and sections that are for other methods, and would do nothing."""
+        kind = self.method_class
         said = self.budget.model_dump(exclude={"gates", "allocate"}, exclude_defaults=True) if self.budget else {}
         yield from (f"budget.{key}" for key in said)
-        if self.budget and self.budget.allocate.endswith(".json") and self.method.name not in DIVIDING:
+        if self.budget and self.budget.allocate.endswith(".json") and not kind.divides_budget:
             yield "budget.allocate"
-        if not self.method.replicates:
-            yield "method.replicates"
-        others = {"autorep", "senet", "spatial"} - {self.method.name}
+        others = methods.names(lambda method: method.section is not None and not method.always and method is not kind)
         yield from (f"[{name}]" for name in sorted(others) if getattr(self, name))
 
     def _phase_problem(self) -> str | None:
@@ -191,9 +233,9 @@ class Recipe(Section):
         if self.gelu and not self.switch:
             return "[gelu] needs [switch]: the gates would stay soft"
         trained = self.plain or self.model.weights
-        if self.method.initial == "plain" and not trained:
+        if self.starts_from_plain and not trained:
             return 'method.initial = "plain" needs [plain] or model.weights'
-        if self.method.initial == "plain" and self.plain and self.plain.model:
+        if self.starts_from_plain and self.plain and self.plain.model:
             return 'method.initial = "plain" starts from the same network: take plain.model away'
         if self.distillation.teacher == "plain" and self.needs_plain and not trained:
             return 'distillation.teacher = "plain" needs [plain] or model.weights'
@@ -208,78 +250,42 @@ class Recipe(Section):
             return "[teacher] learns from the labels alone: it takes no distill"
         if self.needs_teacher and not self.teacher:
             return "distillation needs [teacher], the GELU network; without it set distillation.weight = 0"
-        return None
-
-    def _beyond_problem(self) -> str | None:
-        """What is wrong with options that go beyond the paper."""
-        if self.method.switch_by == "sharpness" and not self.switch:
-            return 'method.switch_by = "sharpness" needs [gelu] and [switch]: only soft gates become sharper'
-        if self.method.start == "fitted" and not (self.method.affine and self.method.initial == "plain"):
-            return 'method.start = "fitted" fits alpha and beta to a trained network: it needs method.initial = "plain"'
-        if self.method.square and (self.method.name != "deepshare" or self.trimmed):
-            return "method.square stands beside shared gates: it is for the method deepshare"
-        if self.method.fade and (self.method.name != "deepshare" or self.trimmed):
-            return "method.fade leads from ReLUs to shared gates: it is for the method deepshare"
-        first = self.gelu or self.finetune
-        if self.method.fade and not (first and self.method.fade <= first.epochs):
-            name, epochs = "gelu" if self.gelu else "finetune", first.epochs if first else 0
-            return f"method.fade is {self.method.fade} and [{name}] has {epochs} epochs: make it {epochs} or less"
         if self.distillation.after_gelu == "teacher" and not self.gelu:
             return 'distillation.after_gelu = "teacher" needs [gelu]: without it the teacher is that of all phases'
-        if self.method.mapping == "learned" and not self.gelu:
-            return 'method.mapping = "learned" needs [gelu]: only soft gates can be chosen by their gradient'
-        if self.method.mapping == "learned" and self.trimmed:
-            return 'method.mapping = "learned" chooses for replicates, and without them there are none'
-        return self._hard_problem() or self._affine_problem() or self._pilot_problem() or self._leader_problem()
-
-    def _hard_problem(self) -> str | None:
-        method = self.method
-        if method.soft:
-            return None
-        if method.name not in SHARING or not self.gelu:
-            return "method.soft = false is for [gelu] and [switch], and without them gates are hard: take it away"
-        if method.switch_by == "sharpness":
-            return 'method.switch_by = "sharpness" makes soft gates sharper: take it or method.soft = false away'
-        if method.sharpness != 1:
-            return "method.sharpness is that of soft gates: take it or method.soft = false away"
-        if method.mapping == "learned":
-            return 'method.mapping = "learned" needs soft gates: take it or method.soft = false away'
-        return None
-
-    def _affine_problem(self) -> str | None:
-        """What is wrong with options of groups and of alpha and beta that would do nothing."""
-        if not self.method.decay_affine and (self.method.name not in SHARING or not self.method.affine):
-            return "method.decay_affine = false is for alpha and beta, and here they are not learned: take it away"
-        decays = any(phase.weight_decay for name, phase in self.phases.items() if name in RESULT_PHASES)
-        if not self.method.decay_affine and not decays:
-            return "method.decay_affine = false is for phases with weight_decay, and here none has any: take it away"
-        if self.budget and self.budget.per_block and (not self.budget.layer_sharing or self.budget.max_group == 1):
-            return "budget.per_block is for layers that share gates, and here none do: take it away"
         return None
 
     def _pilot_problem(self) -> str | None:
-        allocate = self.budget.allocate if self.budget else ""
+        allocate, kind = self.budget.allocate if self.budget else "", self.method_class
         if self.pilot and allocate not in PILOTED:
             return '[pilot] is for budget.allocate = "pruning" or "sensitivity" alone'
-        if allocate == "pruning" and self.method.name not in DIVIDING:
-            return f'budget.allocate = "pruning" is for methods that divide their budget: {", ".join(DIVIDING)}'
+        if allocate == "pruning" and not kind.divides_budget:
+            dividing = ", ".join(methods.names(lambda method: method.divides_budget))
+            return f'budget.allocate = "pruning" is for methods that divide their budget: {dividing}'
         if allocate == "pruning" and not self.pilot:
             return 'budget.allocate = "pruning" is measured on a copy that is trained sparse: it needs [pilot]'
         measured = allocate == "sensitivity"
-        if measured and (self.method.name != "deepshare" or self.trimmed):
-            return 'budget.allocate = "sensitivity" is measured on shared gates: it is for the method deepshare'
+        if measured and not kind.has_replicates(self):
+            sharing = ", ".join(methods.names(lambda method: method.replicates))
+            return f'budget.allocate = "sensitivity" is measured on shared gates: it is for the method {sharing}'
         if measured and not (self.pilot and self.gelu):
             return 'budget.allocate = "sensitivity" is measured after the first epochs: it needs [pilot] and [gelu]'
         return None
 
-    def _leader_problem(self) -> str | None:
+    def _group_problem(self) -> str | None:
         budget = self.budget
+        alone = budget is None or not self.shares_gates or not budget.layer_sharing or budget.max_group == 1
+        if budget and budget.per_block and alone:
+            return "budget.per_block is for layers that share gates, and here none do: take it away"
         if budget is None or budget.leader == "first":
             return None
-        if self.method.name not in SHARING or not budget.layer_sharing or budget.max_group == 1:
+        if alone:
             return 'budget.leader = "data" chooses among the layers that share gates, and here none do'
         if self.plain and self.plain.model:
             return 'budget.leader = "data" looks at the same network with its ReLUs: take plain.model away'
         if budget.first_site_only:
             return 'budget.leader = "data" may make a first site linear: take budget.first_site_only away'
         return None
+
+
+def _listed(phases: tuple[str, ...], between: str = ", ") -> str:
+    return between.join(f"[{phase}]" for phase in phases)

@@ -1,50 +1,19 @@
-"""The sections of a recipe: one frozen model for each."""
+"""The sections of a recipe that all methods share: one frozen model for each."""
 
-import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from deepshare.methods.base import Gates, Rate, Weight
+from deepshare.methods.base import Positive as Positive
+from deepshare.methods.base import Section as Section
+
 Share = Annotated[float, Field(gt=0, lt=1)]
 Size = Positive | Annotated[tuple[Positive, Positive], Field(strict=False)]  # of a square, or height and width
+
 PILOTED = ("pruning", "sensitivity")  # allocations that [pilot] measures
-RENAMED = {"classes": "num_classes"}  # keys of [model] as older recipes and run folders have them
 DENSITIES = {"senet": ("SENet", "senet"), "snl-densities": ("SNL", "snl")}  # shipped: whose, and where in the file
-_SHARE = re.compile(r"\d+(\.\d+)?%")
-
-
-def _gates(value: int | str) -> int | str:
-    if isinstance(value, str) and not (_SHARE.fullmatch(value) and 0 < float(value[:-1]) <= 100):
-        raise ValueError('expected a number of gates (6000) or a share of the ReLUs ("1.25%")')
-    if isinstance(value, int) and value <= 0:
-        raise ValueError("expected a number of gates above 0")
-    return value
-
-
-def _allocate(value: str) -> str:
-    if value not in (*DENSITIES, "snl", *PILOTED, "uniform") and not value.endswith(".json"):
-        expected = (
-            '"senet", "snl-densities", "snl", "pruning", "sensitivity", "uniform" or a .json file of {site: count}'
-        )
-        raise ValueError(f"expected {expected}")
-    return value
-
-
-def with_new_names(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a [model] by the names that its keys have now; both names at once are left to be refused."""
-    return {new if (new := RENAMED.get(key, key)) not in values else key: value for key, value in values.items()}
-
-
-Gates = Annotated[int | str, AfterValidator(_gates)]
-
-
-class Section(BaseModel):
-    """The rules of every section: nothing unknown, nothing changed later, no type guessed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+RENAMED = {"classes": "num_classes"}  # keys of [model] as older recipes and run folders have them
 
 
 class Paper(Section):
@@ -68,7 +37,7 @@ class Model(Section):
 
     name: str
     num_classes: Positive
-    arguments: dict[str, int | float | bool | str] = {}
+    arguments: dict[str, int | float | bool | str] = Field({})
     weights: str | None = None  # a weights file or a run folder that the network starts from
     relu6_to_relu: bool = False  # every ReLU6 becomes a ReLU, so that its gate can be shared too
 
@@ -78,8 +47,13 @@ class Model(Section):
         return with_new_names(values) if isinstance(values, dict) else values
 
 
+def with_new_names(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a [model] by the names that its keys have now; both names at once are left to be refused."""
+    return {new if (new := RENAMED.get(key, key)) not in values else key: value for key, value in values.items()}
+
+
 class Augmentation(Section):
-    """What is done to a training image, by chance; ``crop`` and ``scale`` also to its mask."""
+    """The random changes of a training image; ``crop`` and ``scale`` also change its mask."""
 
     crop_padding: Annotated[int, Field(ge=0)] = 0
     flip: bool = False
@@ -98,7 +72,7 @@ class Augmentation(Section):
 
 
 class Data(Section):
-    """The data set, its size of image, and what is cut from its training images for validation."""
+    """The data set, its size of image, and the share of its training images that is cut off for validation."""
 
     name: str
     image_size: Size
@@ -115,8 +89,15 @@ class Data(Section):
         return self
 
 
+def _allocate(value: str) -> str:
+    if value not in (*DENSITIES, "snl", *PILOTED, "uniform") and not value.endswith(".json"):
+        known = ", ".join(f'"{name}"' for name in (*DENSITIES, "snl", *PILOTED, "uniform"))
+        raise ValueError(f"expected {known} or a .json file of {{site: count}}")
+    return value
+
+
 class Budget(Section):
-    """How many gates, and how they are spread over the network."""
+    """The number of gates, and their spread over the network."""
 
     gates: Gates
     allocate: Annotated[str, AfterValidator(_allocate)] = "senet"
@@ -125,34 +106,12 @@ class Budget(Section):
     patch: Positive = 1  # side of the square patches whose neurons share a gate, too
     per_block: bool = False  # layers share gates within a residual block only
     first_site_only: bool = False  # a group weighs what its first site weighs, not the sum of its sites
-    leader: Literal["first", "data"] = "first"  # which site computes the gates of a group; data: see training.leaders
+    leader: Literal["first", "data"] = "first"  # the site that computes the gates of a group; data: allocation.leaders
 
     @property
     def of_plan(self) -> dict[str, Any]:
-        """What decides, beside the gates and their allocation, which sites share them."""
+        """The keys that decide which sites share gates."""
         return self.model_dump(include={"layer_sharing", "max_group", "per_block", "patch", "first_site_only"})
-
-
-Start = Literal["identity", "uniform", "fitted"]
-
-
-class Method(Section):
-    """What becomes of the ReLUs."""
-
-    name: Literal[
-        "deepshare", "relu", "trimmed", "snl", "autorep", "senet", "deepreduce", "spatial", "hybrenet", "delphi"
-    ] = "deepshare"
-    affine: bool = True
-    start: Start | None = None  # of alpha and beta; None: see Recipe.start
-    decay_affine: bool = True  # weight decay reaches alpha and beta, too
-    soft: bool = True  # False: hard gates in [gelu] and [switch], too, with their rates and teachers
-    sharpness: Rate = 1.0
-    switch_by: Literal["channels", "sharpness"] = "channels"  # what grows in [switch]: hard channels, or sharpness
-    square: bool = False  # x^2 times a learned number beside the gates of every channel; see methods.curved
-    fade: Annotated[int, Field(ge=0)] = 0  # epochs of [gelu], or else of [finetune], in which a site's own ReLU fades
-    mapping: Literal["round-robin", "contiguous", "learned"] = "round-robin"
-    replicates: bool = True  # False trims the network to its prototype channels
-    initial: Literal["model", "plain"] = "model"  # the network starts as built, or as the trained plain one
 
 
 class Phase(Section):
@@ -200,47 +159,3 @@ class Distillation(Section):
     ce_weight: Weight = 1.0
     teacher: Literal["gelu", "plain"] = "gelu"  # the network with GELU, [teacher], or with ReLU, [plain]
     after_gelu: Literal["itself", "teacher"] = "itself"  # [switch] and [finetune] learn from what [gelu] ended with
-
-
-class SNL(Section):
-    """Selective network linearisation, as a method or run to learn how many gates each site wants.
-
-    The method takes its rates and epochs from [search]; gates, lr, batch and max_epochs are for the other use.
-    """
-
-    gates: Gates | None = None  # the count at which it stops; None: the budget
-    lasso: Rate = 1e-5  # weight of the sum of the masks in the loss
-    growth: Annotated[float, Field(gt=1)] = 1.1
-    grow_from: Annotated[int, Field(ge=0)] = 5  # the epoch, from 0, after which the lasso may first grow
-    threshold: Rate = 1e-2
-    lr: Rate = 1e-3
-    batch: Positive = 128
-    max_epochs: Positive = 2000
-
-    @property
-    def of_method(self) -> dict[str, Any]:
-        """What the method itself takes."""
-        return self.model_dump(include={"lasso", "growth", "grow_from", "threshold"})
-
-
-class AutoReP(Section):
-    """Automatic ReLU replacement: learned indicators with hysteresis, polynomials in the place of ReLUs."""
-
-    penalty_weight: Rate = 140.0  # of the share of ReLUs above the budget
-    threshold: Rate = 0.003  # how far past zero an indicator must go to change its gate
-    scale: Rate = 0.1  # of the squared term
-    fit_steps: Positive = 508  # steps in which polynomials are fitted to the data; then they are trained only
-    fit_every: Positive = 10
-    start: Literal["fit", "authors"] = "fit"  # of the polynomials: the best fit, or as in the authors' code
-
-
-class SENet(Section):
-    """Gates where the network without them differs most from the one with all; attention in finetune."""
-
-    attention: Weight = 1000.0  # weight of the distance between attention maps
-
-
-class Spatial(Section):
-    """Gates for patches of each channel, chosen by the distortion that they cause."""
-
-    samples: Positive = 2048  # training images that the distortion is measured on

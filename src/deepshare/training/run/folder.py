@@ -17,8 +17,7 @@ from deepshare.data.about import About
 from deepshare.errors import CheckpointError
 from deepshare.sharing.plan import Plan
 from deepshare.training.recipe.files import Recipe, differences, load_recipe, to_toml
-from deepshare.training.run.resume_state import State
-from deepshare.training.run.weights import write_file
+from deepshare.training.run.checkpoint import ResumeState, write_file
 
 # Keys that an error names when more have changed.
 MOST_NAMED = 4
@@ -135,9 +134,9 @@ class RunFolder:
             for leftover in self.path.glob(f".{file.name}.*"):  # temporary names of a run that was killed
                 leftover.unlink()
 
-    def read_state(self) -> State | None:
+    def read_state(self) -> ResumeState | None:
         """The state to go on from; None if no epoch has been saved yet."""
-        return State.load(self.state) if self.state.exists() else None
+        return ResumeState.load(self.state) if self.state.exists() else None
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line to the record."""

@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from deepshare.errors import RecipeError
+from deepshare.methods.deepshare import DeepShareOptions
 from deepshare.sharing.sites import find_sites
 from deepshare.study.compare.outcome import RunOutcome
 from deepshare.study.compare.page import as_markdown
@@ -17,8 +18,7 @@ from deepshare.study.compare.runner import Limits, Runner
 from deepshare.study.compare.schedule import jobs
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Job, Study, load_study, own_epochs, recipe_of
 from deepshare.training.api import teach
-from deepshare.training.build import load, plain_network
-from deepshare.training.method_factory import planned
+from deepshare.training.build import load, make_plan, plain_network
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import Reporter
 from tests.study.compare.digits import DIGITS
@@ -174,7 +174,7 @@ def test_the_ceiling_has_every_gate_and_nothing_else() -> None:
     study = load_study("fair")
     recipe = recipe_of(study, Job("ceiling", "subset", 122880))
     assert recipe.budget is not None and not recipe.budget.layer_sharing
-    assert not recipe.method.affine
+    assert not recipe.section(DeepShareOptions).affine
     assert recipe.needs_teacher and not recipe.needs_plain
     base = plain_network(recipe, "shared")
-    assert planned(recipe, base, (3, 32, 32)).gates == find_sites(base, (3, 32, 32)).neurons == 122880
+    assert make_plan(recipe, base, (3, 32, 32)).gates == find_sites(base, (3, 32, 32)).neurons == 122880

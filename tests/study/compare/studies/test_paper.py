@@ -10,8 +10,7 @@ from deepshare.sharing.sites import find_sites
 from deepshare.study.compare.schedule import kinds
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study, recipe_of
 from deepshare.study.published import paper
-from deepshare.training.build import plain_network
-from deepshare.training.method_factory import make_method
+from deepshare.training.build import make_method, plain_network
 from deepshare.training.recipe.files import load_recipe
 from tests.cli.command import Cli
 from tests.data.unpacked import Unpack
@@ -74,7 +73,9 @@ def test_ablations_are_those_of_the_recipes(study: Study, part: str) -> None:
 )
 def test_rivals_have_their_own_settings_and_shares_of_370_epochs(study: Study, method: str, recipe: str) -> None:
     ours, theirs = recipe_of(study, Job(method, "full", 49_900)), load_recipe(recipe)
-    assert (ours.settings, ours.method) == (theirs.settings, theirs.method)
+    assert ours.method == theirs.method
+    if section := ours.method_class.section:
+        assert ours.section(section) == theirs.section(section)
     assert ours.distillation.model_copy(update={"teacher": "gelu"}) == theirs.distillation.model_copy(
         update={"teacher": "gelu"}
     )
@@ -114,7 +115,7 @@ def test_methods_of_whole_layers_come_near_to_the_budgets(
                 made.convert(base)
             continue
         network = made.convert(base)
-        made.form(network, "finetune")
+        made.build_phase_modules(network, "finetune")
         assert count_gates(network.eval(), SIZE) == expected
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from deepshare.errors import BudgetError
+from deepshare.methods.deepshare import DeepShareOptions
 from deepshare.sharing.convert import count_gates
 from deepshare.study.compare.study_file import Job, Study, recipe_of
 from deepshare.study.published import paper
-from deepshare.training.build import plain_network
-from deepshare.training.method_factory import make_method
+from deepshare.training.build import make_method, plain_network
 from deepshare.training.recipe.files import differences, load_recipe
 
 
@@ -71,13 +71,14 @@ def test_methods_of_whole_layers_come_as_near_to_the_budgets_as_they_can(
                 made.convert(base)
             continue
         network = made.convert(base)
-        made.form(network, "finetune")
+        made.build_phase_modules(network, "finetune")
         assert count_gates(network.eval(), (3, 32, 32)) == expected
 
 
 def test_the_recipe_for_own_networks_has_what_won_for_few_epochs(small: Study) -> None:
     own, tuned = load_recipe("own"), recipe_of(small, Job("deepshare-tuned", "subset", 1536))
-    assert (own.start, own.method.initial) == (tuned.start, tuned.method.initial) == ("fitted", "plain")
+    for recipe in (own, tuned):
+        assert (recipe.section(DeepShareOptions).start, recipe.method.initial) == ("fitted", "plain")
     assert own.distillation == tuned.distillation
     assert own.gelu is not None
     assert tuned.gelu is not None
@@ -89,8 +90,10 @@ def test_the_recipe_for_own_networks_has_what_won_for_few_epochs(small: Study) -
 
 def test_the_recipe_with_squares_has_what_won_for_few_epochs(small: Study) -> None:
     own, won = load_recipe("own-square"), recipe_of(small, Job("deepshare-square", "subset", 1536))
-    assert own.method.square and won.method.square
-    assert (own.start, own.method.initial) == (won.start, won.method.initial) == ("fitted", "plain")
+    ours, theirs = own.section(DeepShareOptions), won.section(DeepShareOptions)
+    assert ours.square and theirs.square
+    assert ours.start == theirs.start == "fitted"
+    assert own.method.initial == won.method.initial == "plain"
     assert list(own.phases) == ["plain", "finetune"]
     assert own.finetune is not None
     assert won.finetune is not None
@@ -98,4 +101,4 @@ def test_the_recipe_with_squares_has_what_won_for_few_epochs(small: Study) -> No
         phase.epochs for name, phase in load_recipe("own").phases.items() if name != "plain"
     )
     assert own.finetune.model_copy(update={"epochs": won.finetune.epochs}) == won.finetune
-    assert own.method.fade / own.finetune.epochs == pytest.approx(won.method.fade / won.finetune.epochs, abs=0.05)
+    assert ours.fade / own.finetune.epochs == pytest.approx(theirs.fade / won.finetune.epochs, abs=0.05)

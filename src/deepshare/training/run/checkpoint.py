@@ -1,11 +1,17 @@
-"""Weights as safetensors files that know what they are: which network, which plan, and their own checksum."""
+"""Checkpoints of a run: weights as safetensors files with a header, and the state that an interrupted run resumes from.
+
+Nothing pickled is needed to use a network; the state is read without running anything in it.
+"""
 
 import hashlib
+import io
 import json
+import pickle
+import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -19,11 +25,12 @@ from deepshare.sharing.plan import Plan
 
 Kind = Literal["plain", "gelu", "shared", "masked", "gated"]
 Tensors = Mapping[str, Tensor]
+STATE_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Label:
-    """What a weights file says of itself.
+class WeightsHeader:
+    """The header of a weights file: the network that it is for.
 
     Attributes:
         network: The plain network, the same with GELU at every site, with shared gates, with SNL's masks, or with the
@@ -44,7 +51,7 @@ def plan_checksum(plan: Plan | None) -> str:
     return hashlib.sha256(plan.to_json().encode()).hexdigest() if plan else ""
 
 
-def save_weights(path: Path, model: nn.Module, label: Label) -> None:
+def save_weights(path: Path, model: nn.Module, header: WeightsHeader) -> None:
     """Write a network's weights, whole or not at all.
 
     Raises:
@@ -55,7 +62,7 @@ def save_weights(path: Path, model: nn.Module, label: Label) -> None:
         key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for key, value in model.state_dict().items()
     }
-    about = {**asdict(label), "checksum": _checksum(tensors)}
+    about = {**asdict(header), "checksum": _checksum(tensors)}
     write_file(path, dump(tensors, {"deepshare": json.dumps(about)}))  # one entry, as the order of several is random
 
 
@@ -69,7 +76,7 @@ def write_file(path: Path, content: bytes) -> None:
         ) from error
 
 
-def read_weights(path: Path) -> tuple[dict[str, Tensor], Label]:
+def read_weights(path: Path) -> tuple[dict[str, Tensor], WeightsHeader]:
     """Read a weights file and check that it is whole.
 
     Raises:
@@ -85,10 +92,10 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], Label]:
         raise CheckpointError(f"{path} is damaged ({error}): restore it or train again") from error
     if "deepshare" not in about:
         raise CheckpointError(f"{path} was not written by deepshare: give it as the weights of a model instead")
-    label = json.loads(about["deepshare"])
-    if label.pop("checksum", "") != _checksum(tensors):
+    header = json.loads(about["deepshare"])
+    if header.pop("checksum", "") != _checksum(tensors):
         raise CheckpointError(f"{path} is damaged (its checksum is wrong): restore it or train again")
-    return tensors, Label(**{**label, "input_size": tuple(label["input_size"])})
+    return tensors, WeightsHeader(**{**header, "input_size": tuple(header["input_size"])})
 
 
 def fill(model: nn.Module, tensors: Tensors, source: Path) -> None:
@@ -117,3 +124,65 @@ def _checksum(tensors: Tensors) -> str:
         digest.update(key.encode())
         digest.update(tensors[key].contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class ResumeState:
+    """A run after some epoch. All randomness follows from the seed and the position, so none of it is here.
+
+    Attributes:
+        phase: The phase of that epoch.
+        epochs: Epochs of the phase that are done.
+        over: Whether the phase is over with it.
+        lines: Lines in the record of metrics.
+        best: The best score on the validation images so far; None as long as there is none.
+        model: The network's weights and buffers.
+        optimiser: The optimiser's state.
+        method: The method's own state.
+    """
+
+    phase: str
+    epochs: int
+    over: bool
+    lines: int
+    best: float | None
+    model: dict[str, Tensor]
+    optimiser: dict[str, Any]
+    method: dict[str, float]
+
+    def save(self, path: Path) -> None:
+        """Write the state, whole or not at all.
+
+        Raises:
+            CheckpointError: The file cannot be written.
+        """
+        buffer = io.BytesIO()
+        torch.save(
+            {"version": STATE_VERSION, **{field.name: getattr(self, field.name) for field in fields(self)}}, buffer
+        )
+        write_file(path, buffer.getvalue())
+
+    @staticmethod
+    def load(path: Path) -> "ResumeState":
+        """Read a state and check that it is whole; nothing in the file is run.
+
+        Raises:
+            CheckpointError: The file is damaged or of another version.
+        """
+        try:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+            content = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+            raise CheckpointError(f"{path} is damaged ({_first_line(error)}): train again in a new folder") from error
+        if not isinstance(content, dict):
+            raise CheckpointError(f"{path} is damaged: train again in a new folder")
+        if content.pop("version", None) != STATE_VERSION or content.keys() != {
+            field.name for field in fields(ResumeState)
+        }:
+            raise CheckpointError(f"{path} was written by another version of deepshare: resume with that one")
+        return ResumeState(**content)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,25 @@
+"""SENet's sensitivities, measured: the weights that a pilot, a copy of the plain network, keeps in sparse training."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from deepshare.methods.senet_pruning import Sparse, check_layers, relu_sensitivities
+from deepshare.sharing.sites import find_sites
+from deepshare.training.allocation.files import measured_once
+from deepshare.training.networks import Networks
+from deepshare.training.run.folder import RunFolder
+
+
+def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
+    """Train the pilot, and weigh each site by how few weights the layers before it keep.
+
+    Raises:
+        BudgetError: No site activates the output of a layer.
+    """
+    sites = find_sites(base, networks.input_size)
+    networks.on_all_ranks(lambda: check_layers(sites))
+    networks.begin(RunFolder(networks.out))
+    run = RunFolder(networks.out / "pilot")
+    pilot = networks.train(run, "plain", networks.start(), Sparse(), ("pilot",), teacher=networks.teacher())
+    return measured_once(networks.context.fabric, run.path / "weights.json", lambda: relu_sensitivities(pilot, sites))

@@ -1,0 +1,94 @@
+"""Weights that a network starts from: run folders, safetensors files, saved state_dicts, torchvision's backbones."""
+
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from deepshare.errors import CheckpointError
+from deepshare.training.run.checkpoint import fill, read_weights
+from deepshare.training.run.folder import RunFolder
+from deepshare.zoo.deeplab import DeepLabV3
+from deepshare.zoo.mobilenet import COUNTER, backbone_weights, is_torchvisions
+
+# What torch.load and safetensors raise for a file that is none of theirs.
+DAMAGED = (
+    SafetensorError,
+    pickle.UnpicklingError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    KeyError,
+    IndexError,
+    AttributeError,
+)
+STATE_DICT = "give a safetensors file, or the model's weights alone, by torch.save(model.state_dict(), FILE)"
+
+
+def start_from(model: nn.Module, path: Path, classes: int) -> list[str]:
+    """Load weights that a network starts from.
+
+    Args:
+        model: The network.
+        path: A run folder of the same network, a safetensors file or a file of torch.save with a state_dict; for
+            DeepLabV3 also those of torchvision's MobileNetV2, its backbone.
+        classes: The network's outputs. A last layer of another number of classes is left as it is.
+
+    Returns:
+        The parts of the network that are left as they are.
+
+    Raises:
+        CheckpointError: The file cannot be read or holds the weights of another network.
+    """
+    tensors, network = _read_run(path) if path.is_dir() else (_read_any(path), "plain")
+    own = model.state_dict()
+    if isinstance(model, DeepLabV3) and is_torchvisions(tensors):
+        try:
+            tensors = backbone_weights(model, tensors)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path} holds {error}") from error
+        new = {key: value for key, value in own.items() if key not in tensors}
+    else:
+        new = _head(own, tensors, classes)
+    try:
+        fill(model, {**tensors, **new}, path)
+    except CheckpointError as error:
+        if network in ("plain", "gelu"):
+            raise
+        cure = f"give {path / 'plain'}" if (path / "plain").is_dir() else "give a plain one"
+        raise CheckpointError(f"{path} is the run of a {network} network, and a plain one is wanted: {cure}") from error
+    return list(dict.fromkeys(key.partition(".")[0] for key in new if not key.endswith(COUNTER)))
+
+
+def _head(own: dict[str, Tensor], tensors: dict[str, Tensor], classes: int) -> dict[str, Tensor]:
+    """The tensors of a last layer that has another number of classes in a file."""
+    head = {
+        key: value
+        for key, value in own.items()
+        if key in tensors and len(value.shape) and len(value) == classes and value.shape[1:] == tensors[key].shape[1:]
+    }
+    return {key: value for key, value in head.items() if value.shape != tensors[key].shape}
+
+
+def _read_run(path: Path) -> tuple[dict[str, Tensor], str]:
+    tensors, header = read_weights(RunFolder(path).model)
+    return dict(tensors), header.network
+
+
+def _read_any(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): {STATE_DICT}") from error
+    except DAMAGED as error:
+        raise CheckpointError(
+            f"{path} holds no state_dict (it is damaged, or has a whole model): {STATE_DICT}"
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise CheckpointError(f"{path} holds no state_dict: {STATE_DICT}")
+    return content
