@@ -49,7 +49,7 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether time and memory are within the project's limits."""
+        """Return True if time and memory are within the project's limits."""
         time_limit, memory_limit = LIMITS[self.mode]
         return self.time <= time_limit and self.memory <= memory_limit
 

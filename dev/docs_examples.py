@@ -1,4 +1,4 @@
-"""Show examples in docstrings as code, wherever they stand in the docstring."""
+"""Extension of mkdocstrings that shows all examples of a docstring as code."""
 
 import re
 from typing import Any
@@ -9,9 +9,9 @@ EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1\S.*| *\n(?= *>>>))*", re.MULTILINE)
 
 
 class Examples(griffe.Extension):
-    """Puts a fence around each of them."""
+    """Fences every example."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Change the docstring of whatever was read."""
+        """Rewrite the docstring of an object."""
         if obj.docstring:
             obj.docstring.value = EXAMPLE.sub(r"\1```pycon\n\g<0>\n\1```", obj.docstring.value)

@@ -1,4 +1,4 @@
-"""Draw the figures of the documentation anew: `python dev/docs_figures.py` writes docs/figures/*.svg."""
+"""Figures of the documentation: `python dev/docs_figures.py` writes docs/figures/*.svg."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -23,19 +23,19 @@ from deepshare.study.drawing import BLUE, DARK, FAINT, FRAME, ORANGE, PALE_BLUE,
 from deepshare.training.recipe.files import load_recipe
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
-RAISED = 0.13  # how far above the middle of a channel its gate runs, and its number below
+RAISED = 0.13  # offset of the gate above the middle of a channel, and of its number below
 LINES, AREAS = (BLUE, ORANGE), (PALE_BLUE, PALE_ORANGE)
 SIZE = (3, 32, 32)
 
 
 def sharing() -> Figure:
-    """A group of a leader and one follower with six channels each, of which two are prototypes."""
+    """Draw a leader with six channels, two of them prototypes, and one follower."""
     figure = Figure(figsize=(8.6, 4.2), layout="constrained")
     axes = figure.subplots()
     axes.set(xlim=(-0.1, 13.3), ylim=(_row(5) - 1.45, 0.95), aspect="equal")
     axes.axis("off")
     bottom, pi = _row(5) - 0.55, prototype_of(6, 2, "round-robin").tolist()
-    # The gate that is computed further down stands further left, so that no line runs through the other.
+    # The lower gate is further left, so that the lines do not cross.
     for gate, start, end, low in ((0, 2.75, 9.2, bottom), (1, 2.15, 9.75, bottom - 0.3)):
         y = _row(gate) + RAISED
         _wire(axes, [(1.0, y), (start, y)], gate, width=2.2)
@@ -58,7 +58,7 @@ def _row(channel: int) -> float:
 
 
 def _channel(axes: Axes, x: float, channel: int, gate: int, bus: float, out: float, role: str) -> None:
-    """A channel, its way to the product, and that of its gate from where all its users get it."""
+    """Draw a channel, its line to the product, and the line of its gate."""
     y = _row(channel)
     edge, width = (DARK, 1.8) if role == "prototype" else (FRAME, 1.0)
     _box(axes, (x, y), 1.0, f"x[{channel}]", AREAS[gate], edge, width)
@@ -77,7 +77,7 @@ def _box(axes: Axes, at: tuple[float, float], size: float, words: str, face: str
 
 
 def _wire(axes: Axes, places: Sequence[tuple[float, float]], gate: int, width: float = 1.3) -> None:
-    """A line with a white edge, so that crossings are not taken for joints."""
+    """Draw a line with a white edge, so that crossings do not look like joints."""
     for part in pairwise(places):
         x, y = zip(*part, strict=True)
         axes.plot(x, y, color="white", lw=width + 3, zorder=2, solid_capstyle="butt")
@@ -86,7 +86,7 @@ def _wire(axes: Axes, places: Sequence[tuple[float, float]], gate: int, width: f
 
 
 def phases() -> Figure:
-    """The gate in each phase, and which channels have which gate in each epoch of the recipe `digits`."""
+    """Draw the gate of each phase, and the gates of all channels over the epochs of the recipe `digits`."""
     figure = Figure(figsize=(8.6, 3.2), layout="constrained")
     curve, switch = figure.subplots(1, 2, width_ratios=(1, 1.9))
     x = torch.linspace(-3, 3, 241)
@@ -123,7 +123,7 @@ def _switch(axes: Axes) -> None:
 
 
 def cost() -> Figure:
-    """What activations send and what is dealt before, by the budget of a ResNet-18 at 32x32."""
+    """Plot the bytes of activations and of preprocessing over the budget of a ResNet-18 at 32x32."""
     model = zoo.resnet18()
     counts, online, dealt = [], [], []
     for budget in (6_000, 12_900, 49_900, 100_000, None):
@@ -157,7 +157,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {"sharing": sharing, "phases": phases
 
 
 def draw(name: str) -> bytes:
-    """One figure as SVG; the same figure is the same file."""
+    """Return a figure as SVG, reproducible byte for byte."""
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
         drawn = io.BytesIO()
         FIGURES[name]().savefig(drawn, format="svg", metadata={"Date": None})

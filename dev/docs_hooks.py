@@ -1,4 +1,4 @@
-"""What the documentation takes from elsewhere in the project when it is built: recipes, results and the tour."""
+"""Parts of the documentation generated at build time: recipes, results and the tour."""
 
 import json
 import re
@@ -17,7 +17,7 @@ SHOWN = {".md", ".svg", ".png", ".json", ".html"}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the tour and everything that is kept in results/ as pages."""
+    """Add the tour and the contents of results/ as pages."""
     files.append(File.generated(config, "tour.md", content=tour(ROOT / "examples" / "tour.ipynb")))
     for path in sorted((ROOT / "results").rglob("*")):
         if path.suffix in SHOWN:
@@ -26,7 +26,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in what a page asks for as `{{ name }}`, and let its links to the repository lead to pages of the site."""
+    """Replace every `{{ name }}` by its generated text, and links to the repository by links to pages."""
     markdown = re.sub(r"\]\(\.\./((?:\.\./)*results/)", r"](\1", markdown)
     markdown = markdown.replace("](../examples/tour.ipynb)", "](tour.md)")
     parts: dict[str, Callable[[], str]] = {"recipes": recipes, "results": results}
@@ -34,7 +34,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def recipes() -> str:
-    """Every recipe with the paper's figure and what was run to the end, as `deepshare recipes` has it."""
+    """Table of all recipes with the paper's figures and finished runs, like `deepshare recipes`."""
     listed = list_recipes()
     done = sum(bool(row.runs) for row in listed)
     lines = [f"{done} of {len(listed)} recipes have a record of a run to the end with this code.", ""]
@@ -44,13 +44,13 @@ def recipes() -> str:
 
 
 def results() -> str:
-    """A link to every page in results/."""
+    """Links to every page in results/."""
     pages = sorted((ROOT / "results").rglob("README.md"))
     return "\n".join(f"- [{_title(page)}]({page.relative_to(ROOT).as_posix()})" for page in pages)
 
 
 def tour(notebook: Path) -> str:
-    """A notebook as a page: its text, its code, and what the code printed when the notebook was last run."""
+    """Render a notebook as a page: text, code and stored output."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     parts = [part for cell in cells for part in _parts(cell)]
     return "\n\n".join([*parts, "This page is the notebook `examples/tour.ipynb`.\n"])

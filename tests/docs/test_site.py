@@ -13,7 +13,7 @@ LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "sourc
 
 
 class Links(HTMLParser):
-    """What a page points at: all of it, and what a browser loads by itself."""
+    """All links of a page, and those that a browser loads by itself."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
