@@ -83,3 +83,4 @@ def test_the_module_runs_as_the_command_does(environment: Path, tmp_path: Path) 
 def test_the_version_is_the_same_everywhere(wheel: Path) -> None:
     assert wheel.name.startswith(f"deepshare-{deepshare.__version__}-")
     assert f"\nversion: {deepshare.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{deepshare.__version__}] - " in (ROOT / "CHANGELOG.md").read_text()

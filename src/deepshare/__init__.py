@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deepshare.training.build import load
     from deepshare.training.evaluate import evaluate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DeepShareError",
