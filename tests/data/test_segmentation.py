@@ -76,16 +76,16 @@ def test_camvid_without_lists(camvid_dir: Path) -> None:
 def test_camvid_damage_is_named(camvid_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = camvid_dir / "CamVid"
     write_mask(folder / "valannot/frame1.png", np.full((8, 12), 12))
-    with pytest.raises(DataError, match=r"valannot/frame1\.png: label 12 is out of range 0 to 11"):
+    with pytest.raises(DataError, match=r"valannot[/\\]frame1\.png: label 12 is out of range 0 to 11"):
         load("camvid", camvid_dir)
     write_mask(folder / "valannot/frame1.png", np.full((8, 11), 1))
-    with pytest.raises(DataError, match=r"valannot/frame1\.png: has shape \(8, 11\)"):
+    with pytest.raises(DataError, match=r"valannot[/\\]frame1\.png: has shape \(8, 11\)"):
         load("camvid", camvid_dir)
     Image.new("RGB", (12, 8)).save(folder / "valannot/frame0.png")
-    with pytest.raises(DataError, match=r"valannot/frame0\.png: a mask has one channel"):
+    with pytest.raises(DataError, match=r"valannot[/\\]frame0\.png: a mask has one channel"):
         load("camvid", camvid_dir)
     (folder / "train/frame3.png").unlink()
-    with pytest.raises(DataError, match=r"train/frame3\.png: is missing"):
+    with pytest.raises(DataError, match=r"train[/\\]frame3\.png: is missing"):
         load("camvid", camvid_dir)
     with pytest.raises(DataError, match=r"no CamVid in .*: put the folder CamVid of https://github\.com/"):
         load("camvid", tmp_path_factory.mktemp("empty"))
