@@ -153,7 +153,63 @@ def cost() -> Figure:
     return figure
 
 
-FIGURES: dict[str, Callable[[], Figure]] = {"sharing": sharing, "phases": phases, "cost": cost}
+# Room, and its boxes from left to right: a name, and a line about it.
+DATA_FLOW = (
+    ("sharing/", ("nn.Module", "any CNN, input size"), ("sites", "every ReLU call"), ("Plan", "groups, prototypes"),
+     ("shared nn.Module", "alpha, beta, few gates")),
+    ("training/", ("Recipe", "a TOML file"), ("Pipeline", "teachers, method, data"), ("Trainer", "phases, one loop"),
+     ("run folder", "weights, plan, metrics")),
+    ("private/", ("Program", "operations, hidden weights"), ("engine", "crypten, spu, gateshare"),
+     ("parties", "processes or machines"), ("logits and Cost", "logits for the client")),
+)  # fmt: skip
+VERBS = (("find_sites", "plan", "share"), ("fit", "train", "save"), ("compile", "start", "run"))
+
+
+def architecture() -> Figure:
+    """The way of the data: one row for each room, from a model to the logits of a private inference."""
+    figure = Figure(figsize=(8.6, 3.9), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlim=(-0.1, 13.6), ylim=(-5.15, 0.95), aspect="equal")
+    axes.axis("off")
+    for row, ((room, *boxes), verbs) in enumerate(zip(DATA_FLOW, VERBS, strict=True)):
+        y = -2.0 * row
+        axes.text(0.0, y + 0.68, room, color=DARK, fontsize=9, fontweight="bold", va="center")
+        for column, (name, about) in enumerate(boxes):
+            _stage(axes, 3.6 * column, y, name, about, made=column == len(boxes) - 1)
+        for column, verb in enumerate(verbs):
+            x = 3.6 * column + 2.6
+            _arrow(axes, [(x, y), (x + 1.0, y)])
+            axes.text(x + 0.46, y + 0.12, verb, color=BLUE, ha="center", va="bottom", fontsize=7)
+    _arrow(axes, [(12.1, -0.45), (12.1, -1.0), (4.9, -1.0), (4.9, -1.55)])
+    axes.text(8.5, -0.94, "the method's network", color=BLUE, ha="center", va="bottom", fontsize=7)
+    _arrow(axes, [(12.1, -2.45), (12.1, -3.0), (1.3, -3.0), (1.3, -3.55)])
+    axes.text(8.5, -2.94, "translate", color=BLUE, ha="center", va="bottom", fontsize=7)
+    said = "study/ and cli/ read run folders: evaluate, export, report, compare"
+    axes.text(0.0, -4.85, said, color=FAINT, fontsize=8, va="center")
+    return figure
+
+
+def _stage(axes: Axes, x: float, y: float, name: str, about: str, *, made: bool) -> None:
+    face, edge = (PALE_ORANGE, ORANGE) if made else (PALE_BLUE, BLUE)
+    style = "round,pad=0,rounding_size=0.08"
+    axes.add_patch(FancyBboxPatch((x, y - 0.45), 2.6, 0.9, boxstyle=style, fc=face, ec=edge, lw=1.0, zorder=5))
+    axes.text(x + 1.3, y + 0.17, name, ha="center", va="center", fontsize=9, color=DARK, zorder=6)
+    axes.text(x + 1.3, y - 0.2, about, ha="center", va="center", fontsize=7, color=FAINT, zorder=6)
+
+
+def _arrow(axes: Axes, places: Sequence[tuple[float, float]]) -> None:
+    x, y = zip(*places, strict=True)
+    axes.plot(x, y, color=FAINT, lw=1.1, zorder=3, solid_joinstyle="round")
+    head = {"arrowstyle": "-|>", "color": FAINT, "lw": 1.1, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", places[-1], places[-2], arrowprops=head, zorder=4)
+
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "sharing": sharing,
+    "phases": phases,
+    "cost": cost,
+    "architecture": architecture,
+}
 
 
 def draw(name: str) -> bytes:

@@ -57,6 +57,14 @@ def test_links_lead_to_files_of_the_repository(page: Path) -> None:
         assert not anchor or anchor in anchors(aimed), f"{target} has no {anchor}"
 
 
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", DOCS / "architecture.md"], ids=lambda page: page.name)
+def test_files_and_folders_named_for_contributors_exist(page: Path) -> None:
+    named = set(re.findall(r"`([\w./-]*\w(?:/|\.py|\.toml|\.txt|\.md))`", page.read_text("utf-8")))
+    rooms = ("", "training", "private", "private/engines", "private/engines/gateshare")
+    places = [ROOT, *(ROOT / "src" / "deepshare" / room for room in rooms)]
+    assert len(named) > 9 and {name for name in named if not any((place / name).exists() for place in places)} == set()
+
+
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
