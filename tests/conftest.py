@@ -17,7 +17,9 @@ from tests.cli.command import Cli, runner
 from tests.data.layouts import write_camvid
 from tests.data.unpacked import Unpack, unpacker
 
-SEED = int(os.environ.get("DEEPSHARE_TEST_SEED", "0"))
+GIVEN = os.environ.get("DEEPSHARE_TEST_SEED")
+SEED = int(GIVEN or 0)
+DRAWN = pytest.StashKey[int]()
 
 torch.set_num_threads(1)
 # A shell lets what it starts in the background ignore SIGINT, and with it the programs that tests interrupt.
@@ -31,10 +33,10 @@ def pytest_report_header() -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        report.sections.append(("Random seed", f"repeat with DEEPSHARE_TEST_SEED={SEED}"))
+        report.sections.append(("Random seed", f"repeat with DEEPSHARE_TEST_SEED={item.stash.get(DRAWN, SEED)}"))
     return report
 
 
@@ -46,6 +48,13 @@ def _seeded() -> Iterator[None]:
     yield
     if torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers that differ in every run of the tests, unless a seed is given."""
+    seed = request.node.stash[DRAWN] = SEED if GIVEN else random.SystemRandom().getrandbits(32)
+    return random.Random(seed)
 
 
 @pytest.fixture

@@ -57,8 +57,7 @@ def wait_for(file: Path, lines: int, process: BaseProcess) -> None:
     raise AssertionError(f"{file} never had {lines} lines")
 
 
-def test_killed_at_a_random_point_of_each_phase(processes: Any, tmp_path: Path) -> None:
-    chance = random.Random()  # really random, so that in time every point is tried
+def test_killed_at_a_random_point_of_each_phase(processes: Any, tmp_path: Path, chance: random.Random) -> None:
     out = tmp_path / "run"
     # Somewhere in the second epoch of each phase or later, long before its end: lines that are there, then some time.
     for file, first in (
