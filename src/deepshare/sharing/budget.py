@@ -92,10 +92,10 @@ def _shares(units: Sequence[int], caps: Sequence[int], weights: Sequence[float],
         wanted = {g: left * weights[g] / total / units[g] if total else 1.0 for g in open_groups}
         clipped = {g: min(max(want, 1.0), float(caps[g])) for g, want in wanted.items()}
         excess = sum((clipped[g] - wanted[g]) * units[g] for g in open_groups)
-        settled = {
+        fixed = {
             g: clipped[g]
             for g in open_groups
             if (excess > 0 and clipped[g] > wanted[g]) or (excess < 0 and clipped[g] < wanted[g])
         }
-        shares |= settled or clipped
+        shares |= fixed or clipped
     return [shares[g] for g in range(len(units))]
