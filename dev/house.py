@@ -32,7 +32,7 @@ if "WAY" in os.environ:
     seen = set()
     def watch(frame, event, _):
         code = frame.f_code
-        if event == "call" and code.co_filename not in seen and code.co_flags & 1 and code.co_name != "<lambda>":
+        if event == "call" and code.co_filename not in seen and code.co_flags & 1 and code.co_name[0] != "<":
             if "/src/deepshare/" in code.co_filename:
                 seen.add(code.co_filename)
                 os.write(noted, (code.co_filename.split("/src/deepshare/")[1] + "\\n").encode())

@@ -133,7 +133,7 @@ def test_a_library_that_does_not_fit_torch_is_said_in_one_line(monkeypatch: pyte
     def fail(_: str) -> None:
         raise RuntimeError("operator torchvision::nms does not exist\nmore")
 
-    monkeypatch.setattr("deepshare.zoo.bridges.import_module", fail)
+    monkeypatch.setattr("deepshare.zoo.names.import_module", fail)
     with pytest.raises(ModelNameError, match=r"with the installed torch \(operator torchvision::nms") as caught:
         build("torchvision:resnet18")
     assert "\n" not in str(caught.value)

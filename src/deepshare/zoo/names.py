@@ -1,17 +1,159 @@
-"""Networks by name; those of other libraries have a prefix."""
+"""Networks by name; those of timm, torchvision and segmentation-models have a prefix."""
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from torch import nn
 
 from deepshare.errors import ModelNameError
-from deepshare.zoo.bridges import BRIDGES, Bridge, Shape, check_known
 from deepshare.zoo.deeplab import deeplabv3_mobilenetv2
 from deepshare.zoo.resnet import hybrenet, resnet18
 from deepshare.zoo.wide_resnet import wide_resnet
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """Adapter of one library: its model names, builder, input sizes and names of common arguments."""
+
+    names: Callable[[], list[str]]
+    check: Callable[[str], None]
+    build: Callable[..., nn.Module]
+    input_size: Callable[[str], Shape]
+    words: dict[str, str]
+
+
+def check_known(name: str, known: Iterable[str], where: str) -> None:
+    """Check that a name is known.
+
+    Raises:
+        ModelNameError: It is not; the message suggests the closest name.
+    """
+    names = list(known)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+        raise ModelNameError(f"{where} has no {name!r}, did you mean {near[0]!r}?")
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        package = "segmentation-models-pytorch" if name == "segmentation_models_pytorch" else name
+        raise ModelNameError(f"{package} models need more packages ({error}): pip install deepshare[zoo]") from error
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelNameError(
+            f"{name} does not work with the installed torch ({reason}): install a matching build"
+        ) from error
+
+
+def _timm_names() -> list[str]:
+    names: list[str] = _library("timm").list_models()
+    return names
+
+
+def _timm_check(name: str) -> None:
+    timm = _library("timm")
+    if not timm.is_model(name):
+        check_known(name, timm.list_models(), "timm")
+
+
+def _timm_build(name: str, **arguments: Any) -> nn.Module:
+    model: nn.Module = _library("timm").create_model(name, pretrained=False, **arguments)
+    return model
+
+
+def _timm_input_size(name: str) -> Shape:
+    channels, height, width = _library("timm").get_pretrained_cfg(name).input_size
+    return channels, height, width
+
+
+def _torchvision_names() -> list[str]:
+    models = _library("torchvision").models
+    names: list[str] = models.list_models(module=models) + models.list_models(module=models.segmentation)
+    return names
+
+
+def _torchvision_build(name: str, **arguments: Any) -> nn.Module:
+    quiet: dict[str, Any] = {"weights": None}
+    if "segmentation" in _library("torchvision").models.get_model_builder(name).__module__:
+        quiet["weights_backbone"] = None
+    if name in ("googlenet", "inception_v3"):
+        # Their own initialisation takes many seconds and warns; PyTorch's default works as well.
+        quiet["init_weights"] = False
+    model: nn.Module = _library("torchvision").models.get_model(name, **quiet, **arguments)
+    return model
+
+
+def _torchvision_input_size(name: str) -> Shape:
+    transform = _library("torchvision").models.get_model_weights(name).DEFAULT.transforms()
+    size = (getattr(transform, "crop_size", None) or transform.resize_size)[0]
+    return 3, size, size
+
+
+def _smp_architectures() -> list[str]:
+    mapping = _library("segmentation_models_pytorch").MODEL_ARCHITECTURES_MAPPING
+    return [architecture.__name__ for architecture in mapping.values()]
+
+
+def _smp_encoders() -> list[str]:
+    return list(_library("segmentation_models_pytorch").encoders.encoders)
+
+
+def _smp_names() -> list[str]:
+    return [f"{architecture}/{encoder}" for architecture in _smp_architectures() for encoder in _smp_encoders()]
+
+
+def _smp_check(name: str) -> None:
+    architecture, slash, encoder = name.partition("/")
+    check_known(architecture, _smp_architectures(), "segmentation-models-pytorch")
+    if not slash:
+        raise ModelNameError(f"smp:{name} lacks its encoder: write smp:{name}/resnet18")
+    timm_encoders = [f"tu-{model}" for model in _timm_names()] if encoder.startswith("tu-") else []
+    check_known(encoder, _smp_encoders() + timm_encoders, f"segmentation-models-pytorch's {architecture}")
+
+
+def _smp_build(name: str, **arguments: Any) -> nn.Module:
+    architecture, _, encoder = name.partition("/")
+    builder = getattr(_library("segmentation_models_pytorch"), architecture)
+    unknown = arguments.keys() - signature(builder).parameters.keys()
+    if unknown and not encoder.startswith("tu-"):
+        # Only timm encoders take further arguments; others would ignore them.
+        raise ModelNameError(f"smp:{name} does not take {', '.join(sorted(unknown))}")
+    model: nn.Module = builder(encoder_name=encoder, encoder_weights=None, **arguments)
+    return model
+
+
+BRIDGES = {
+    "timm": Bridge(
+        _timm_names,
+        _timm_check,
+        _timm_build,
+        _timm_input_size,
+        {"channels": "in_chans"},
+    ),
+    "torchvision": Bridge(
+        _torchvision_names,
+        lambda name: check_known(name, _torchvision_names(), "torchvision"),
+        _torchvision_build,
+        _torchvision_input_size,
+        {},
+    ),
+    "smp": Bridge(
+        _smp_names,
+        _smp_check,
+        _smp_build,
+        lambda _: (3, 256, 256),
+        {"num_classes": "classes", "channels": "in_channels"},
+    ),
+}
 
 
 @dataclass(frozen=True)
