@@ -42,9 +42,9 @@ def xor(*, seeds: int = 64, epochs: int = 5_000, out: Path = Path("runs/xor"), a
         epochs: Training epochs.
         out: Folder for the results; created if missing.
     """
-    from deepshare.study.xor.experiment import Settings, run
+    from deepshare.study.xor.experiment import XorSettings, run
 
-    settings = Settings(seeds=seeds, epochs=epochs)
+    settings = XorSettings(seeds=seeds, epochs=epochs)
     prepare(out, "xor")
     with show_progress("epoch") as progress:
         result = run(settings, progress)

@@ -17,8 +17,8 @@ from deepshare.study.boundary.classification import (
     classify,
     misses,
 )
-from deepshare.study.xor.experiment import Settings, accuracies, grid, label, run
-from deepshare.study.xor.networks import ALPHA, BETA, BIAS, OUT, WEIGHT, Networks
+from deepshare.study.xor.experiment import XorSettings, accuracies, grid, label, run
+from deepshare.study.xor.networks import ALPHA, BETA, BIAS, OUT, WEIGHT, XorNetworks
 
 # Small whole numbers make every degenerate case common; floats make the general one.
 small = st.integers(-2, 2)
@@ -180,14 +180,14 @@ def test_two_parallel_lines_lie_where_they_should() -> None:
     assert lines(boundary) == [Form.of((1, 1), 1), Form.of((1, 1), -1)]
 
 
-def network_of(networks: Networks, neurons: int, index: int) -> OneRelu:
+def network_of(networks: XorNetworks, neurons: int, index: int) -> OneRelu:
     values = networks.neurons[:, :neurons, index]
     weight = [(float(a), float(b)) for a, b in values[WEIGHT].T]
     return OneRelu.of(weight, values[BIAS].tolist(), values[OUT].tolist(), networks.offset[index].item())
 
 
 def test_the_trained_networks_of_the_xor_study_are_such_networks() -> None:
-    result = run(Settings(seeds=3, epochs=20, points=80))
+    result = run(XorSettings(seeds=3, epochs=20, points=80))
     for name in ("relu", "snl"):
         outcome = result[name]
         network = network_of(outcome.network, outcome.method.neurons, 0)
@@ -204,7 +204,7 @@ def test_a_network_that_misses_a_point_is_no_solution_on_the_grid_either() -> No
     neurons = torch.randn(6, 3, 300)
     neurons[ALPHA], neurons[BETA] = 0.0, 1.0
     neurons[ALPHA, 0], neurons[BETA, 0] = 1.0, 0.0
-    networks = Networks(neurons, torch.randn(300) * 0.3, neurons)
+    networks = XorNetworks(neurons, torch.randn(300) * 0.3, neurons)
     assert all(misses(network_of(networks, 3, index)) for index in range(300))
     assert accuracies(networks).max() < 1
     assert label(torch.tensor(TELLING_POINTS, dtype=torch.float64).T).tolist() == [0, 0, 1, 1, 1, 0]

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError
 from deepshare.sharing.gates import SharedReLU
-from deepshare.study.xor.experiment import METHODS, Settings, XorResult, accuracies, begin, grid, label, run, train
-from deepshare.study.xor.networks import ALPHA, BETA, BIAS, OUT, WEIGHT, Networks
+from deepshare.study.xor.experiment import METHODS, XorResult, XorSettings, accuracies, begin, grid, label, run, train
+from deepshare.study.xor.networks import ALPHA, BETA, BIAS, OUT, WEIGHT, XorNetworks
 
-SMALL = Settings(seeds=3, epochs=10, points=80)
+SMALL = XorSettings(seeds=3, epochs=10, points=80)
 
 
 def constructed() -> Tensor:
@@ -36,7 +36,7 @@ def test_the_constructed_solution_is_the_checkerboard_with_one_shared_gate() -> 
 
 def test_the_constructed_solution_is_right_on_the_whole_grid() -> None:
     neurons = constructed()
-    networks = Networks(neurons, torch.zeros(1), torch.ones_like(neurons))
+    networks = XorNetworks(neurons, torch.zeros(1), torch.ones_like(neurons))
     assert accuracies(networks).tolist() == [1.0]
     networks.neurons[BETA, 1] = 0.0  # a ReLU of x2 that x1 gates: half of the square is undecided
     assert accuracies(networks).tolist() == [0.75]
@@ -62,7 +62,7 @@ def test_no_network_with_linear_neurons_and_one_relu_comes_near() -> None:
     neurons[ALPHA], neurons[BETA] = 0.0, 1.0
     neurons[ALPHA, 0], neurons[BETA, 0] = 1.0, 0.0
     neurons[BIAS] *= 0.3
-    assert accuracies(Networks(neurons, torch.randn(500) * 0.3, neurons)).max() < 0.85
+    assert accuracies(XorNetworks(neurons, torch.randn(500) * 0.3, neurons)).max() < 0.85
 
 
 def test_every_seed_starts_all_methods_from_the_same_draws() -> None:
@@ -96,36 +96,36 @@ def test_each_method_has_its_neurons_and_learns_what_it_may() -> None:
 
 
 def test_identity_start_is_a_relu_on_the_shared_gate() -> None:
-    networks, _ = begin(Settings(seeds=3, epochs=1, start="identity"))
+    networks, _ = begin(XorSettings(seeds=3, epochs=1, start="identity"))
     shared = networks.neurons[:, :2, 6:]
     assert shared[ALPHA].eq(1).all()
     assert shared[BETA].eq(0).all()
 
 
 def test_the_switch_turns_the_replicate_first_and_all_is_hard_at_the_end() -> None:
-    soft = [Settings().soft_neurons(epoch) for epoch in range(5_000)]
+    soft = [XorSettings().soft_neurons(epoch) for epoch in range(5_000)]
     assert [(value, len(list(run))) for value, run in itertools.groupby(soft)] == [(2, 4_000), (1, 250), (0, 750)]
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 7, 10])
 def test_short_trainings_end_hard_too(epochs: int) -> None:
-    soft = [Settings(epochs=epochs).soft_neurons(epoch) for epoch in range(epochs)]
+    soft = [XorSettings(epochs=epochs).soft_neurons(epoch) for epoch in range(epochs)]
     assert soft == sorted(soft, reverse=True)
     assert soft[-1] == 0
 
 
 def test_only_the_gelu_phase_sets_the_two_deepshares_apart() -> None:
-    hard = Settings(seeds=3, epochs=5, gelu=0.0, switch=0.0)
+    hard = XorSettings(seeds=3, epochs=5, gelu=0.0, switch=0.0)
     networks, points = begin(hard)
     train(networks, points, hard)
     _, _, with_phase, without = networks.neurons.split(3, dim=-1)
     torch.testing.assert_close(with_phase, without)
-    train(networks, points, Settings(seeds=3, epochs=5))
+    train(networks, points, XorSettings(seeds=3, epochs=5))
     assert not torch.allclose(with_phase, without)
 
 
 def test_a_seed_does_not_depend_on_how_many_there_are() -> None:
-    few, more = run(Settings(seeds=2, epochs=20)), run(Settings(seeds=5, epochs=20))
+    few, more = run(XorSettings(seeds=2, epochs=20)), run(XorSettings(seeds=5, epochs=20))
     for one, other in zip(few.outcomes, more.outcomes, strict=True):
         assert one.accuracies == pytest.approx(other.accuracies[:2], abs=1e-3)
 
@@ -181,7 +181,7 @@ def test_rates_and_the_table() -> None:
 @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"epochs": -1}, {"gelu": 0.8, "switch": 0.3}, {"switch": -0.1}])
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(DeepShareError, match=str(next(iter(wrong)))):
-        Settings(**wrong)  # type: ignore[arg-type]
+        XorSettings(**wrong)  # type: ignore[arg-type]
 
 
 def claims(result: XorResult) -> None:
@@ -191,7 +191,7 @@ def claims(result: XorResult) -> None:
 
 
 def test_a_short_training_shows_it_already() -> None:
-    result = run(Settings(seeds=16, epochs=150, start="identity"))
+    result = run(XorSettings(seeds=16, epochs=150, start="identity"))
     claims(result)
     assert result["deepshare"].solved >= 4
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepshare.study.xor.experiment import Settings, XorResult, run
+from deepshare.study.xor.experiment import XorResult, XorSettings, run
 from deepshare.study.xor.figure import POINTS, draw, save
 
 
 @pytest.fixture(scope="module")
 def result() -> XorResult:
-    return run(Settings(seeds=3, epochs=10, points=80))
+    return run(XorSettings(seeds=3, epochs=10, points=80))
 
 
 def test_four_panels_say_method_and_success(result: XorResult) -> None:

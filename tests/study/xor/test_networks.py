@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from deepshare.sharing.gates import SharedReLU, set_progress
-from deepshare.study.xor.networks import ALPHA, BETA, BIAS, OUT, WEIGHT, Networks
+from deepshare.study.xor.networks import ALPHA, BETA, BIAS, OUT, WEIGHT, XorNetworks
 
 NEURONS, NETWORKS, POINTS = 3, 5, 32
 PHASED = slice(1, 3)
@@ -16,10 +16,10 @@ SHARPNESS = 2.5
 
 
 @pytest.fixture
-def networks() -> Networks:
+def networks() -> XorNetworks:
     draw = torch.randn(6, NEURONS, NETWORKS, dtype=torch.float64)
     offset = torch.randn(NETWORKS, dtype=torch.float64)
-    return Networks(draw, offset, torch.ones_like(draw), phased=PHASED, sharpness=SHARPNESS)
+    return XorNetworks(draw, offset, torch.ones_like(draw), phased=PHASED, sharpness=SHARPNESS)
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -27,7 +27,7 @@ def batch() -> tuple[Tensor, Tensor]:
     return points, torch.rand(POINTS, NETWORKS, dtype=torch.float64).round()
 
 
-def as_module(networks: Networks, index: int) -> nn.Sequential:
+def as_module(networks: XorNetworks, index: int) -> nn.Sequential:
     """One of the networks, made of PyTorch's layers and SharedReLU."""
     hidden, out = nn.Linear(2, NEURONS).double(), nn.Linear(NEURONS, 1).double()
     shared = SharedReLU(NEURONS, prototypes=1, sharpness=SHARPNESS).double()
@@ -46,7 +46,7 @@ def as_module(networks: Networks, index: int) -> nn.Sequential:
 
 
 def parameters(model: nn.Sequential, of: str = "data") -> tuple[Tensor, Tensor]:
-    """The parameters of such a module, or their gradients (of="grad"), as Networks holds them."""
+    """The parameters of such a module, or their gradients (of="grad"), as XorNetworks holds them."""
     hidden, shared, out = model
     weight, bias, alpha, beta, last, offset = (
         getattr(p, of) for p in (hidden.weight, hidden.bias, shared.alpha, shared.beta, out.weight, out.bias)
@@ -55,7 +55,7 @@ def parameters(model: nn.Sequential, of: str = "data") -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("soft", range(NEURONS + 1))
-def test_logits_are_those_of_shared_relu(networks: Networks, soft: int) -> None:
+def test_logits_are_those_of_shared_relu(networks: XorNetworks, soft: int) -> None:
     networks.soft = soft
     points, _ = batch()
     logits = networks.forward(points).logits
@@ -65,7 +65,7 @@ def test_logits_are_those_of_shared_relu(networks: Networks, soft: int) -> None:
 
 
 @pytest.mark.parametrize("soft", range(NEURONS + 1))
-def test_gradients_are_those_of_autograd(networks: Networks, soft: int) -> None:
+def test_gradients_are_those_of_autograd(networks: XorNetworks, soft: int) -> None:
     networks.soft = soft
     points, labels = batch()
     by_neurons, by_offset = networks.gradients(points, labels)
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_autograd(networks: Networks, soft: int) -> None:
         torch.testing.assert_close(by_offset[index], offset, rtol=1e-10, atol=1e-12)
 
 
-def test_many_steps_are_those_of_torch_sgd_on_each_network(networks: Networks) -> None:
+def test_many_steps_are_those_of_torch_sgd_on_each_network(networks: XorNetworks) -> None:
     models = [as_module(networks, index) for index in range(NETWORKS)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
     for step in range(30):
@@ -95,7 +95,7 @@ def test_many_steps_are_those_of_torch_sgd_on_each_network(networks: Networks) -
         torch.testing.assert_close(networks.offset[index], offset, rtol=1e-8, atol=1e-10)
 
 
-def test_a_hard_gate_sends_the_prototype_nothing_from_its_replicates(networks: Networks) -> None:
+def test_a_hard_gate_sends_the_prototype_nothing_from_its_replicates(networks: XorNetworks) -> None:
     """Without an output of its own, the prototype learns through soft gates only."""
     networks.neurons[OUT, 0] = 0.0
     reached = {}
@@ -107,7 +107,7 @@ def test_a_hard_gate_sends_the_prototype_nothing_from_its_replicates(networks: N
     assert reached[NEURONS].tolist() == [index in range(NETWORKS)[PHASED] for index in range(NETWORKS)]
 
 
-def test_what_is_not_learned_keeps_its_value(networks: Networks) -> None:
+def test_what_is_not_learned_keeps_its_value(networks: XorNetworks) -> None:
     networks.learned[ALPHA, :, 2] = networks.learned[:, 2, 4] = 0.0
     before = copy.deepcopy(networks.neurons)
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_what_is_not_learned_keeps_its_value(networks: Networks) -> None:
     assert changed[networks.learned == 1].double().mean() > 0.9
 
 
-def test_a_relu_neuron_and_linear_neurons_are_special_cases(networks: Networks) -> None:
+def test_a_relu_neuron_and_linear_neurons_are_special_cases(networks: XorNetworks) -> None:
     networks.neurons[ALPHA], networks.neurons[BETA] = 0.0, 1.0
     networks.neurons[ALPHA, 0], networks.neurons[BETA, 0] = 1.0, 0.0
     points, _ = batch()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from deepshare.errors import DeepShareError
 from deepshare.sharing.gates import hard_channels
-from deepshare.study.xor.networks import ALPHA, BETA, BIAS, OUT, WEIGHT, Networks
+from deepshare.study.xor.networks import ALPHA, BETA, BIAS, OUT, WEIGHT, XorNetworks
 from deepshare.text import table
 
 SOLVED = 0.98
@@ -54,11 +54,11 @@ METHODS = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class XorSettings:
     """Training settings.
 
     Attributes:
-        seeds: Networks per method; seed i draws the same points and initial values for all methods.
+        seeds: XorNetworks per method; seed i draws the same points and initial values for all methods.
         epochs: Epochs of training, for every method.
         points: Number of training points.
         batch: Batch size.
@@ -110,7 +110,7 @@ class XorOutcome:
     method: XorMethod
     accuracies: tuple[float, ...]
     shown: int
-    network: Networks
+    network: XorNetworks
     points: Tensor
 
     @property
@@ -148,7 +148,7 @@ class XorOutcome:
 class XorResult:
     """Results of all methods."""
 
-    settings: Settings
+    settings: XorSettings
     outcomes: tuple[XorOutcome, ...]
     seconds: float
 
@@ -180,14 +180,14 @@ class XorResult:
         return f"{table(header, rows, '<>>>>>')}\n{meaning}"
 
 
-def run(settings: Settings | None = None, progress: Callable[[int, int], None] | None = None) -> XorResult:
+def run(settings: XorSettings | None = None, progress: Callable[[int, int], None] | None = None) -> XorResult:
     """Train every method from every seed and test which networks solve the task.
 
     Args:
         settings: Training settings; by default the paper's.
         progress: Called after every epoch with the number of epochs done and the total.
     """
-    settings = Settings() if settings is None else settings
+    settings = XorSettings() if settings is None else settings
     began = time.perf_counter()
     with _one_thread():
         networks, points = begin(settings)
@@ -207,7 +207,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def begin(settings: Settings) -> tuple[Networks, Tensor]:
+def begin(settings: XorSettings) -> tuple[XorNetworks, Tensor]:
     """Untrained networks, all seeds of METHODS[0] first, and the training points of each seed (2, points, seeds)."""
     width = max(method.neurons for method in METHODS)
     draws = [_draw(seed, settings.points, width) for seed in range(settings.seeds)]
@@ -216,7 +216,7 @@ def begin(settings: Settings) -> tuple[Networks, Tensor]:
     neurons, offset, learned = (torch.cat(parts, -1) for parts in zip(*starts, strict=True))
     first = [method.gelu for method in METHODS].index(True) * settings.seeds
     phased = slice(first, first + settings.seeds)
-    return Networks(neurons, offset, learned, phased=phased, sharpness=settings.sharpness), points
+    return XorNetworks(neurons, offset, learned, phased=phased, sharpness=settings.sharpness), points
 
 
 def _draw(seed: int, points: int, neurons: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -244,7 +244,7 @@ def _start(method: XorMethod, neurons: Tensor, offset: Tensor, start: str) -> tu
 
 
 def train(
-    networks: Networks, points: Tensor, settings: Settings, progress: Callable[[int, int], None] | None = None
+    networks: XorNetworks, points: Tensor, settings: XorSettings, progress: Callable[[int, int], None] | None = None
 ) -> None:
     """Train the networks in place, with the points shuffled in every epoch."""
     examples = torch.cat([points, label(points)[None]])
@@ -271,13 +271,13 @@ def grid(side: int = GRID) -> Tensor:
     return torch.stack([x1, x2]).view(2, -1, 1)
 
 
-def accuracies(networks: Networks) -> Tensor:
+def accuracies(networks: XorNetworks) -> Tensor:
     """Share of the grid that each network labels correctly."""
     points = grid()
     return ((networks.forward(points).logits > 0) == (label(points) > 0)).double().mean(0)
 
 
-def _outcome(networks: Networks, points: Tensor, index: int) -> XorOutcome:
+def _outcome(networks: XorNetworks, points: Tensor, index: int) -> XorOutcome:
     seeds = points.shape[-1]
     own = networks.select(slice(index * seeds, (index + 1) * seeds))
     shares = accuracies(own)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deepshare.sharing.activation import hard_gate, soft_gate
 
-# Parameters of a neuron, in their order in Networks.neurons.
+# Parameters of a neuron, in their order in XorNetworks.neurons.
 WEIGHT, BIAS, ALPHA, BETA, OUT = slice(0, 2), 2, 3, 4, 5
 
 
@@ -30,14 +30,14 @@ class Forward(NamedTuple):
     logits: Tensor
 
 
-class Networks:
+class XorNetworks:
     """A batch of networks.
 
     Args:
         neurons: Parameters of the neurons, (6, neurons, networks): two weights, bias, alpha, beta, out.
         offset: Bias of the logit of each network, (networks,).
         learned: Mask of the shape of `neurons`: 1 where a parameter is learned, 0 where it is frozen.
-        phased: Networks whose gates can be soft.
+        phased: XorNetworks whose gates can be soft.
         sharpness: Factor in the soft gate.
 
     Attributes:
@@ -51,9 +51,9 @@ class Networks:
         self.phased, self.sharpness = phased, sharpness
         self.soft = 0
 
-    def select(self, networks: slice) -> "Networks":
+    def select(self, networks: slice) -> "XorNetworks":
         """Some of the networks, with hard gates; parameters are shared with this batch."""
-        return Networks(self.neurons[..., networks], self.offset[networks], self.learned[..., networks])
+        return XorNetworks(self.neurons[..., networks], self.offset[networks], self.learned[..., networks])
 
     def forward(self, points: Tensor) -> Forward:
         """Compute the logits of points (2, points, networks), or (2, points, 1) for points common to all networks."""
