@@ -39,8 +39,8 @@ class DealerPools:
         from deepshare.private.engines.gateshare.preprocessing import network_file
         from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 
-        program, numbers = network_file.read(outline)
-        return write_pools(folder, program, numbers, images, told, clients)
+        program, number_format = network_file.read(outline)
+        return write_pools(folder, program, number_format, images, told, clients)
 
     def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
         """Refuse a folder that is no finished pool of this party."""
@@ -50,7 +50,7 @@ class DealerPools:
 
 
 class Gateshare:
-    """See `runtime.engine.Engine`. With the option dealer=pool the dealer has done its part beforehand."""
+    """The engine; see `runtime.engine.Engine`. With the option dealer=pool the dealer has done its part beforehand."""
 
     name = "gateshare"
     trust = (
@@ -82,13 +82,13 @@ class Gateshare:
         return run(task, ready)
 
     def host(self, program: Program, pool: Path | None) -> Host:
-        """Clients share the weights, and a pool."""
+        """Serve clients that share the weights and a pool."""
         from deepshare.private.engines.gateshare.host import SessionHost
 
         return SessionHost(program, pool)
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
-        """What `run` measures, but for the time: online exactly; offline if ranges are the usual and no lot is bad."""
+        """Costs as `run` measures them, without time: online exactly, offline if ranges are the usual ones."""
         from deepshare.private.engines.gateshare import cost_model
 
         return cost_model.online(program, count), cost_model.offline(program, count)

@@ -1,8 +1,8 @@
-"""The number format: how many bits after the point, and how large numbers may become.
+"""The number format: fractional bits, and ranges of all results.
 
-It is public. Fractional bits follow from a network's size and ranges. These are measured by the server on images of its
-own, or on synthetic ones, and rounded up to powers of two that are seldom above the least one: they tell next to
-nothing about the weights.
+It is public. Fractional bits follow from a network's size and ranges. The server measures ranges on images of its own,
+or on synthetic ones, and rounds them up to powers of two. Most networks get the smallest range everywhere, so that
+ranges reveal next to nothing about the weights.
 """
 
 import math
@@ -19,19 +19,19 @@ FRACTION, WEIGHT, AFFINE = 16, 14, 12
 """Fractional bits of activations, of weights, and of alpha and beta, in a large network."""
 
 SQUARED = 12
-"""Fractional bits of numbers that are squared: with more, too many squares could not be cut back."""
+"""Fractional bits of numbers that are squared: with more, too many squares could not be truncated."""
 
-# Each bit more makes four times as many shares useless, so that only networks with few results of linear layers, none
-# of them large, have more; rounding then flips fewer gates, and less noise hides it.
+# Each bit more makes four times as many shares unsafe to truncate. So only networks with few results of linear layers,
+# none of them large, get more; rounding then flips fewer gates, and less noise hides it.
 _FINER, _MOST_LOST = 2, 2.0**-5
 
 PRODUCT_BITS = 22
 """Products are exact for whole numbers of this many bits."""
 
-# Bits of numbers, with their sign, that no network is given fewer of; and those that are left over above the largest
-# number seen, since a gate of a number that does not fit is wrong and nobody notices.
+# The fewest bits of a range, with the sign, and spare bits above the largest number seen: the gate of a number that
+# does not fit is wrong, and nobody notices.
 LEAST_BITS, MARGIN = 32, 10
-# Up to here, material that the client has to throw away is rare.
+# Up to here, lots that the client has to discard are rare.
 MOST_BITS = 44
 
 NOISE = -6
@@ -47,12 +47,12 @@ _SAMPLES, _LARGEST_SAMPLE = 8, 4.0
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How large numbers may become.
+    """Fractional bits and ranges of a network's numbers.
 
     Attributes:
         ranges: For each operation the bits that its results need at the scale of activations, with sign and margin.
         limit: The largest number of an image, either way.
-        finer: How many fractional bits more than a large network's numbers have.
+        finer: Fractional bits beyond those of a large network.
     """
 
     ranges: tuple[int, ...]
@@ -76,7 +76,7 @@ class NumberFormat:
 
     @property
     def noise(self) -> int:
-        """The server's noise is below 2 to this power, always as many times what rounding adds."""
+        """The server's noise is below 2 to this power, a fixed multiple of the rounding."""
         return NOISE - self.finer
 
     @classmethod
@@ -129,7 +129,7 @@ def calibrate(program: Program, samples: Tensor | None = None) -> NumberFormat:
     """Measure ranges.
 
     Args:
-        program: With its hidden numbers.
+        program: With its weights.
         samples: Images of the server's own; without any, synthetic ones.
 
     Raises:

@@ -28,7 +28,7 @@ _THREADS = 4
 
 
 class SessionHost:
-    """See `deepshare.private.runtime.engine.Host`.
+    """Hosts sessions of many clients; see `deepshare.private.runtime.engine.Host`.
 
     Args:
         program: With its weights.
@@ -62,7 +62,7 @@ class SessionHost:
 
 
 class HostedSession:
-    """See `deepshare.private.runtime.engine.Session`.
+    """One client's session; see `deepshare.private.runtime.engine.Session`.
 
     Args:
         host: The session host.

@@ -20,8 +20,9 @@ from deepshare.private.engines.gateshare.cost_model import LayerMeter
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.ring import encode, truncate_client, truncate_server
 from deepshare.private.engines.gateshare.lot import Lot, Piece
-from deepshare.private.engines.gateshare.protocols import gate, input_output
-from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, ServerAlphaBeta, gated, unpack
+from deepshare.private.engines.gateshare.protocols import comparison, input_output
+from deepshare.private.engines.gateshare.protocols.comparison import unpack
+from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, ServerAlphaBeta, gated
 from deepshare.private.engines.gateshare.protocols.input_output import InputStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep, Multiply, ServerWeights
 from deepshare.private.engines.gateshare.protocols.local import LocalStep
@@ -107,7 +108,7 @@ class World:
         step = self.trial.schedule.steps[leader]
         assert isinstance(step, GateStep)
         h_S, h_C = self.bits(step)
-        return step.opened(h_S ^ h_C)
+        return step.shaped(h_S ^ h_C)
 
 
 @pytest.fixture(scope="module", params=[shared_resnet, curved_resnet])
@@ -125,7 +126,7 @@ def world(request: pytest.FixtureRequest) -> World:
 @pytest.fixture(autouse=True)
 def ideal_comparisons(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """Lots that are explained have ideal comparisons."""
-    monkeypatch.setattr(gate, "comparison_keys", lambda lot, step: lot.ideals[step.number])
+    monkeypatch.setattr(comparison, "read_keys", lambda number, bits, each, lot: lot.ideals[number])
 
 
 class Replay(Tapped):

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
-from deepshare.private.engines.gateshare.protocols.gate import GateStep, unpack
+from deepshare.private.engines.gateshare.protocols.comparison import unpack
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep
 from deepshare.private.ir.trace import translate
 from tests.private.engines.gateshare.trial import (

@@ -17,7 +17,8 @@ from deepshare.private.engines.gateshare.client import ClientMaterial
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.protocols import gate
-from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, ClientGate, GateStep, unpack
+from deepshare.private.engines.gateshare.protocols.comparison import unpack
+from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, ClientGate, GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.ir.trace import translate

@@ -1,4 +1,4 @@
-"""Distributed comparison: two keys, neither of which tells the threshold, whose results XOR to [x < threshold].
+"""Distributed comparison: two keys, neither of which reveals the threshold, whose results XOR to [x < threshold].
 
 The construction is that of Boyle et al., "Function Secret Sharing for Mixed-Mode and Fixed-Point Secure Computation"
 (2021), with results of one bit. Each party walks down a tree of seeds from its root, along the bits of x, the highest
@@ -156,7 +156,7 @@ class _Generator:
 
 
 class _Walk:
-    """Where a party is in the trees: a block for each gate, all ones where it is marked, and its contributions."""
+    """A party's place in the trees: a block for each gate, all ones where it is marked, and its contributions."""
 
     def __init__(self, roots: Words, marks: Words | np.uint64) -> None:
         self.blocks = roots

@@ -1,4 +1,4 @@
-"""Exact products mod 2^64, by weights that are prepared once and used often.
+"""Exact products mod 2^64 with weights that are prepared once and used often.
 
 torch multiplies int64 matrices fast only with AVX-512, where `WholeWeight` leaves it to torch. Elsewhere float64 matrix
 products are some ten times as fast: one factor is cut into limbs, numbers of so few bits that every sum of products of
@@ -32,7 +32,7 @@ _CHUNK = 1 << 21  # numbers in the columns of one product: a large batch is cut 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a kernel moves over a map, as in torch.nn.Conv2d."""
+    """Stride, padding, dilation and groups, as in torch.nn.Conv2d."""
 
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
@@ -40,7 +40,7 @@ class Geometry:
     groups: int = 1
 
     def positions(self, size: Pair, kernel: Pair) -> Pair:
-        """How often the kernel fits into a map that has its padding: height and width of the result."""
+        """Height and width of the result, for a padded map."""
         high, wide = (
             (s - (k - 1) * d - 1) // t + 1 for s, k, d, t in zip(size, kernel, self.dilation, self.stride, strict=True)
         )
@@ -245,7 +245,7 @@ def _padded(x: Tensor, padding: Pair) -> Tensor:
 
 
 def _columns(planes: Tensor, kernel: Pair, geometry: Geometry) -> Tensor:
-    """What the kernel sees of padded planes (L, N, H, W, C): (groups, L, N * positions, kh * kw * C / groups)."""
+    """Values under the kernel in padded planes (L, N, H, W, C): (groups, L, N * positions, kh * kw * C / groups)."""
     limbs, count, height, width, channels = planes.shape
     high, wide = geometry.positions((height, width), kernel)
     each = channels // geometry.groups

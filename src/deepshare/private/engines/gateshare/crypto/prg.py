@@ -1,7 +1,7 @@
 """Masks from a cryptographic generator: AES-256 in counter mode, keyed from a seed and from where the mask is used.
 
-Who holds the same seed expands the same masks, so a dealer sends 32 bytes instead of a tensor. Every use of a seed
-has a label of its own; masks of different labels are independent.
+Holders of the same seed expand the same masks, so a dealer sends 32 bytes instead of a tensor. Every use of a seed has
+a label of its own; masks of different labels are independent.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def fresh_seed() -> bytes:
 
 
 def derive(seed: bytes, *label: str | int) -> bytes:
-    """A seed for one use of a seed; it tells nothing about the seed or about other uses."""
+    """Derive a seed for one use; it reveals nothing about the seed or about other uses."""
     return hashlib.blake2b(json.dumps(label).encode(), key=seed, digest_size=SEED_BYTES).digest()
 
 

@@ -51,11 +51,11 @@ def write_pools(
     """Deal for a number of images: `folder/server` for one party, `folder/client` for the other.
 
     Args:
-        folder: Where; its folders must not exist.
+        folder: The folder of both; theirs must not exist.
         program: An outline.
         number_format: The server's.
         images: How many, for each client.
-        told: Called after each lot with how many are done, and of how many.
+        told: Called after each lot with the number done and the total.
         clients: How many; the folders of several are `client-1`, `client-2` and so on. The server serves them all
             from its one pool, and the images dealt for a client are all that it can ever ask.
 

@@ -1,10 +1,8 @@
 """Gates: y = x (alpha g + beta) with g = [x >= 0], where one comparison serves all neurons that share its gate.
 
-Letters. x = x_S + x_C is the input, a_S and a_C the parties' masks of it, A = a_S + a_C, r = -A. b is a random bit of
-each gate that only the dealer knows. p is the client's pad. L_alpha and L_beta are the masks of alpha and beta.
-Compared numbers have k (`bits`) bits, |x| < 2^(k-1); top is bit k - 1, low the bits below it. A leader computes gates;
-a follower uses the h and b of its leader, with masks of its own. Where several neurons decide together, the sum of
-their x is compared.
+Letters. x = x_S + x_C is the input, a_S and a_C the parties' masks of it, A = a_S + a_C. b is a random bit of each gate
+that only the dealer knows. p is the client's pad. L_alpha and L_beta are the masks of alpha and beta. A leader computes
+gates; a follower uses the h and b of its leader, with masks of its own.
 
 Once per session
     1. dealer -> server   seed of L_alpha, L_beta
@@ -13,23 +11,19 @@ Once per session
 Before the images
     3. dealer -> server   Ab_S = A b - Ab_C  ("masked")                                       8 bytes a neuron
                           w_S = w - w_C, w = L_alpha p - L_beta a_C  ("affine")               8 bytes a neuron
-       to a leader also   b_S = b - b_C  ("bit")                                              8 bytes a gate
-                          f_S = b xor top(r) xor f_C  ("flip")                                a bit a gate
-                          comparison keys of [ . < low(r)]  ("keys")                          `dcf.key_bytes`
-       dealer -> client   the same keys to a leader
-       Expanded from seeds: a_S, a_C ("neurons"), Ab_C, w_C, b_C, f_C, p ("pad"), roots of the keys
+       dealer, leader     b_S = b - b_C, to the server  ("bit")                               8 bytes a gate
+                          keys of a `comparison` with r = -A, to both
+       Expanded from seeds: a_S, a_C ("neurons"), Ab_C, w_C, b_C, p ("pad")
     4. client -> server   e_C = x_C - a_C                                                     8 bytes a neuron
     5. client             v_C = D_alpha p - D_beta x_C + w_C;  its share of y is y_C = -v_C
        server             v_S = w_S - L_beta e_C;  so v_S + v_C = alpha p - beta x_C
 
 With the images
     6. server -> client   e_S = x_S - a_S                                                     8 bytes a neuron
-       both               eps = e_S + e_C = x + r
-    7. leader, both ways  h_S, h_C, shares of h = g xor b                                     a bit a gate
-                          g = 1 xor top(eps) xor top(r) xor [low(eps) < low(r)]:
-                          h_C = [low(eps) < low(r)]_C xor f_C
-                          h_S = [low(eps) < low(r)]_S xor f_S xor 1 xor top(eps)
-    8. both               xb = eps b + A b, share by share;  u = x g = h x + (1 - 2 h) xb, share by share
+       both               eps = e_S + e_C = x - A
+    7. leader, both ways  h_S, h_C, shares of h = g xor b, by `comparison` of eps             a bit a gate
+    8. both               xb = eps b + A b, share by share
+                          u = x g = h x + (1 - 2 h) xb, share by share
        client -> server   u_C + p, in one frame with h_C                                      8 bytes a neuron
     9. server             y_S = alpha (u_S + u_C + p) + beta x_S - v_S
 
@@ -37,23 +31,30 @@ So y_S + y_C = alpha u + alpha p + beta x_S - (alpha p - beta x_C) = alpha x g +
 
 A ReLU has no alpha and beta: 1, 2, w and v_S fall away, v_C = p and y_S = u_S + u_C + p. The masked opening eps, which
 the product needs anyway, is the input of the comparison, so that a comparison costs no message. The server sends e_S
-first: both evaluate their keys at the same time.
+first: both evaluate their keys at the same time. Where several neurons decide together, the sum of their x is compared,
+and r is minus the sum of their A.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto import dcf
-from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Keys, Words
+from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.prg import mask
 from deepshare.private.engines.gateshare.crypto.ring import encode
-from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party, Piece
+from deepshare.private.engines.gateshare.lot import Batch, Party, Piece
+from deepshare.private.engines.gateshare.protocols.comparison import (
+    Comparisons,
+    comparison_bytes,
+    deal_comparisons,
+    pack,
+    packed_size,
+    read_comparisons,
+    unpack,
+)
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
     ClientOffline,
@@ -69,71 +70,6 @@ from deepshare.private.engines.gateshare.schedule import ScheduleBuilder
 from deepshare.private.ir.patches import count_cells, sums
 from deepshare.private.ir.program import GatedActivation, SharedActivation
 from deepshare.private.runtime.engine import Part
-
-
-@dataclass(frozen=True, eq=False)
-class ComparisonKeys:
-    """One party's half of the comparisons of one leader, for images of one lot.
-
-    Attributes:
-        images: How many images.
-        bits: k.
-        roots: This party's.
-        keys: The same for both.
-        aes_key: The same for both.
-        flips: f, this party's.
-    """
-
-    images: int
-    bits: int
-    roots: Words
-    keys: Keys
-    aes_key: bytes
-    flips: Bits
-
-    def share(self, eps: Words, party: Party) -> Bits:
-        """7: this party's share of h."""
-        h = dcf.evaluate(eps, int(party == "client"), self.roots, self.keys, self.aes_key)
-        h ^= self.flips
-        if party == "server":
-            h ^= (eps >> np.uint64(self.bits - 1)) & np.uint64(1) == 0
-        return h
-
-    def select(self, rows: Sequence[int]) -> "ComparisonKeys":
-        """Keep some of the images."""
-        if len(rows) == self.images:
-            return self
-        each = len(self.flips) // self.images
-        chosen = (np.array(rows, np.int64)[:, None] * each + np.arange(each)).ravel()
-        turns = np.unpackbits(self.keys.turns, axis=1, count=len(self.flips))[:, chosen]
-        keys = Keys(self.keys.seeds[:, chosen], self.keys.leaves[chosen], np.packbits(turns, axis=1))
-        return ComparisonKeys(len(rows), self.bits, self.roots[chosen], keys, self.aes_key, self.flips[chosen])
-
-
-@dataclass(frozen=True, eq=False)
-class Comparisons(Batch):
-    """One party's half of the comparisons of one leader, for a batch whose images come from several lots."""
-
-    parts: tuple[ComparisonKeys, ...]
-
-    def share(self, eps: Tensor, party: Party) -> Bits:
-        """7: this party's share of h, (images * gates,)."""
-        words = eps.numpy().view(np.uint64)
-        each = len(words) // sum(part.images for part in self.parts)
-        ends = np.cumsum([part.images * each for part in self.parts])[:-1]
-        return np.concatenate(
-            [part.share(one, party) for part, one in zip(self.parts, np.split(words, ends), strict=True)]
-        )
-
-    def select(self, rows: Sequence[int]) -> Self:
-        """Keep some of the images, all of one lot."""
-        (part,) = self.parts
-        return type(self)((part.select(rows),))
-
-    @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Self:
-        """Put images of several lots into one batch."""
-        return cls(tuple(one for part in parts for one in part.parts))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -186,7 +122,7 @@ class GateStep(ProtocolStep):
         neurons: Shape of what is multiplied by gates.
         prototypes: How many of the first channels of the neurons are compared.
         gates: Shape of the gates.
-        bits: k.
+        bits: Of the numbers that are compared.
         pi: For each channel of the neurons its gate; None where each neuron has its own.
         cells: For each neuron that is compared, in order, its cell, whose sum is; None where each is alone.
         where: The neurons' places among all elements; None where they are all. The others pass.
@@ -221,24 +157,24 @@ class GateStep(ProtocolStep):
     # Sizes
 
     def masked_weight_shapes(self) -> list[Shape]:
-        """D_alpha, D_beta."""
+        """Shapes of D_alpha and D_beta."""
         return [] if self.affine is None else [(self.neurons[0],)] * 2
 
     def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
-        """3."""
+        """Size of step 3."""
         gates, words = images * self.comparisons, WORD * images * self.products
-        keys = {"keys": dcf.key_bytes(gates, self.bits - 1)} if self.leads else {}
+        compared = comparison_bytes(gates, self.bits, party) if self.leads else {}
         if party == "client":
-            return keys
+            return compared
         masked = {"masked": words} if self.affine is None else {"masked": words, "affine": words}
-        return masked | ({"bit": WORD * gates, "flip": packed_size(gates)} if self.leads else {}) | keys
+        return masked | ({"bit": WORD * gates} if self.leads else {}) | compared
 
     def client_openings(self) -> dict[Piece, Shape]:
-        """e_C."""
+        """Shape of e_C."""
         return {(self.number, "neurons"): self.neurons}
 
     def online_cost(self, images: int) -> Part:
-        """6 to 8: one message each way; an affine activation multiplies by g, alpha and beta."""
+        """Size of steps 6 to 8: one message each way; an affine activation multiplies by g, alpha and beta."""
         sent = WORD * images * self.products + packed_size(images * self.comparisons)
         products = images * self.products * (1 if self.affine is None else 3)
         return Part(
@@ -247,24 +183,24 @@ class GateStep(ProtocolStep):
 
     @property
     def held_bytes(self) -> int:
-        """Six tensors."""
+        """About six tensors."""
         return 6 * WORD * self.products
 
     # Once per session
 
     def dealer_session(self, seed: bytes) -> AlphaBeta | None:
-        """L."""
+        """Expand L_alpha and L_beta."""
         return None if self.affine is None else self.affine_masks(seed)
 
     def server_session(self, seed: bytes) -> tuple[ServerAlphaBeta | None, list[Tensor]]:
-        """1 and 2."""
+        """Do steps 1 and 2."""
         if self.affine is None:
             return None, []
         plain, L = self.encoded_affine(self.affine), self.affine_masks(seed)
         return ServerAlphaBeta(plain, L), [(plain.alpha - L.alpha).flatten(), (plain.beta - L.beta).flatten()]
 
     def client_session(self, masked_weights: list[Tensor]) -> AlphaBeta | None:
-        """D."""
+        """Keep D_alpha and D_beta."""
         return None if self.affine is None else AlphaBeta(*map(self.per_channel, masked_weights))
 
     def encoded_affine(self, affine: AlphaBeta) -> AlphaBeta:
@@ -274,18 +210,20 @@ class GateStep(ProtocolStep):
         )
 
     def affine_masks(self, seed: bytes) -> AlphaBeta:
-        """L_alpha, L_beta."""
+        """Expand L_alpha and L_beta."""
         shape = (self.neurons[0],)
         return AlphaBeta(*(self.per_channel(mask(seed, shape, name, self.operation)) for name in ("alpha", "beta")))
 
     # Before the images
 
     def deal(self, at: Dealing) -> None:
-        """3."""
+        """Do step 3."""
         a_C, a_S = (lot.mask("neurons", self.number, self.neurons) for lot in (at.client, at.server))
         A = a_S + a_C
         if self.leads:
-            at.passed[self.number] = self._deal_comparisons(A, at)
+            bits = deal_comparisons(self.number, self.bits, -self.compared(A), at)
+            b = at.passed[self.number] = self.shaped(bits).long()
+            at.server.put("bit", self.number, b - at.client.mask("bit", self.number, self.gates))
         b = self.per_neuron(at.passed[self.leader])
         at.server.put("masked", self.number, A * b - at.client.mask("masked", self.number, self.neurons))
         L: AlphaBeta | None = at.session[self.number]
@@ -294,28 +232,13 @@ class GateStep(ProtocolStep):
             w = L.alpha * p - L.beta * a_C
             at.server.put("affine", self.number, w - at.client.mask("affine", self.number, self.neurons))
 
-    def _deal_comparisons(self, A: Tensor, at: Dealing) -> Tensor:
-        """3 for a leader; returns b."""
-        number, count = self.number, self.comparisons
-        coins = at.own.coins("bit", number, count)
-        r = (-self.compared(A)).numpy().view(np.uint64)
-        low = np.uint64((1 << (self.bits - 1)) - 1)
-        top = (r >> np.uint64(self.bits - 1)) & np.uint64(1) == 1
-        roots = _roots(at.server, self), _roots(at.client, self)
-        keys = dcf.deal(r & low, self.bits - 1, roots, at.server.public_key("aes", number))
-        at.server.pieces[number, "keys"] = at.client.pieces[number, "keys"] = np.frombuffer(keys.to_bytes(), np.uint8)
-        at.server.pieces[number, "flip"] = pack(top ^ coins ^ at.client.coins("flip", number, count))
-        b = torch.from_numpy(coins.astype(np.int64)).view(at.server.images, *self.gates)
-        at.server.put("bit", number, b - at.client.mask("bit", number, self.gates))
-        return b
-
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
-        """4 and 5."""
+        """Do steps 4 and 5."""
         x_C = self.picked(inputs[0])
         a_C, p, Ab_C = (at.lot.mask(name, self.number, self.neurons) for name in ("neurons", "pad", "masked"))
         e_C = at.openings[self.number, "neurons"] = x_C - a_C
         b_C = self.per_neuron(at.lot.mask("bit", self.leader, self.gates))
-        keys = comparisons(at.lot, self) if self.leads else None
+        keys = read_comparisons(self.number, self.bits, self.comparisons, at.lot) if self.leads else None
         at.held[self.number] = ClientGate(x_C=x_C, e_C=e_C, b_C=b_C, Ab_C=Ab_C, p=p, keys=keys)
         v_C = p
         D: AlphaBeta | None = at.session[self.number]
@@ -324,7 +247,7 @@ class GateStep(ProtocolStep):
         return self.placed(inputs[0], -v_C)
 
     def server_offline(self, at: ServerOffline) -> None:
-        """5."""
+        """Do step 5."""
         e_C = at.openings[self.number, "neurons"]
         a_S = at.lot.mask("neurons", self.number, self.neurons)
         Ab_S = at.lot.correction("masked", self.number, self.neurons)
@@ -333,13 +256,13 @@ class GateStep(ProtocolStep):
         affine: ServerAlphaBeta | None = at.session[self.number]
         if affine is not None:
             v_S = at.lot.correction("affine", self.number, self.neurons) - affine.L.beta * e_C
-        keys = comparisons(at.lot, self) if self.leads else None
+        keys = read_comparisons(self.number, self.bits, self.comparisons, at.lot) if self.leads else None
         at.held[self.number] = ServerGate(a_S=a_S, e_C=e_C, b_S=b_S, Ab_S=Ab_S, v_S=v_S, keys=keys)
 
     # With the images
 
     def client_online(self, at: ClientOnline) -> None:
-        """6 to 8."""
+        """Do steps 6 to 8."""
         mine: ClientGate = at.held[self.number]
         e_S = at.server.receive_numbers(self.number, tuple(mine.x_C.shape))
         at.waited()
@@ -348,12 +271,12 @@ class GateStep(ProtocolStep):
         xb_C = eps * mine.b_C + mine.Ab_C
         if self.leads:
             h_S = unpack(at.server.receive(self.number, packed_size(len(h_C))), len(h_C))
-            at.passed[self.number] = self.opened(h_S ^ h_C)
+            at.passed[self.number] = self.shaped(h_S ^ h_C)
         u_C = gated(self.per_neuron(at.passed[self.leader]), mine.x_C, xb_C)
         at.server.send(self.number, u_C + mine.p, pack(h_C))
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
-        """6 to 9."""
+        """Do steps 6 to 9."""
         mine: ServerGate = at.held[self.number]
         x_S = self.picked(inputs[0])
         e_S = x_S - mine.a_S
@@ -366,7 +289,7 @@ class GateStep(ProtocolStep):
         xb_S = eps * mine.b_S + mine.Ab_S
         padded_u_C, h_C = at.client.receive_both(self.number, tuple(x_S.shape), packed_size(len(h_S)))
         if self.leads:
-            at.passed[self.number] = self.opened(h_S ^ unpack(h_C, len(h_S)))
+            at.passed[self.number] = self.shaped(h_S ^ unpack(h_C, len(h_S)))
         y_S = gated(self.per_neuron(at.passed[self.leader]), x_S, xb_S) + padded_u_C
         if mine.v_S is not None:
             affine: ServerAlphaBeta = at.session[self.number]
@@ -403,9 +326,9 @@ class GateStep(ProtocolStep):
         first = x[:, : self.prototypes]
         return (first if self.cells is None else sums(first, self.cells)).reshape(-1)
 
-    def opened(self, h: Bits) -> Tensor:
+    def shaped(self, bits: Bits) -> Tensor:
         """Bits (images * gates,) in the shape of the gates."""
-        return torch.from_numpy(np.ascontiguousarray(h)).view(-1, *self.gates)
+        return torch.from_numpy(np.ascontiguousarray(bits)).view(-1, *self.gates)
 
     def per_neuron(self, gates: Tensor) -> Tensor:
         """What belongs to the gates, for every neuron."""
@@ -419,47 +342,13 @@ class GateStep(ProtocolStep):
 
 
 def gated(h: Tensor, x: Tensor, xb: Tensor) -> Tensor:
-    """8: a party's share of u = h x + (1 - 2 h) xb, from its shares of x and xb."""
+    """A party's share of u = h x + (1 - 2 h) xb, step 8, from its shares of x and xb."""
     return torch.where(h, x - xb, xb)
 
 
 def picked(x: Tensor, where: Tensor | None) -> Tensor:
     """Elements of each image by their places, or all as they are."""
     return x if where is None else x.flatten(1)[:, where]
-
-
-def comparisons(lot: LotBatch, step: GateStep) -> Comparisons:
-    """A party's comparisons of a leader."""
-    return Comparisons(tuple(comparison_keys(part, step).select(rows) for part, rows in lot.parts))
-
-
-def comparison_keys(lot: Lot, step: GateStep) -> ComparisonKeys:
-    """Read a party's comparison keys of a leader out of its half of a lot; f_S was sent, f_C is expanded."""
-    number, count = step.number, lot.images * step.comparisons
-    keys = Keys.from_bytes(lot.pieces[number, "keys"].data, count, step.bits - 1)
-    sent = lot.pieces.get((number, "flip"))
-    flips = lot.coins("flip", number, step.comparisons) if sent is None else unpack(sent, count)
-    aes_key = lot.public_key("aes", number)
-    return ComparisonKeys(lot.images, step.bits, _roots(lot, step), keys, aes_key, flips)
-
-
-def _roots(lot: Lot, step: GateStep) -> Words:
-    return lot.expand("roots", step.number, dcf.ROOT_BYTES * step.comparisons).view(np.uint64).reshape(-1, 2)
-
-
-def packed_size(bits: int) -> int:
-    """Bytes that bits take."""
-    return -(-bits // 8)
-
-
-def pack(bits: Bits) -> Bytes:
-    """Bits in bytes."""
-    return np.packbits(bits, bitorder="little")
-
-
-def unpack(data: Bytes, count: int) -> Bits:
-    """Bits out of bytes."""
-    return np.unpackbits(data, count=count, bitorder="little").view(np.bool_)
 
 
 def lower_shared(builder: ScheduleBuilder, operation: int, node: SharedActivation) -> None:
@@ -519,6 +408,6 @@ def lower_gated(builder: ScheduleBuilder, operation: int, node: GatedActivation)
 
 
 def _compared_bits(builder: ScheduleBuilder, operation: int, cells: Tensor | None) -> int:
-    """k for results of an operation; sums need more."""
+    """Bits of compared results of an operation; sums need more."""
     most = 1 if cells is None or not len(cells) else int(cells.bincount().max())
     return builder.number_format.ranges[operation] + (most - 1).bit_length()

@@ -49,22 +49,22 @@ class InputStep(ProtocolStep):
     interactive = True
 
     def online_cost(self, images: int) -> Part:
-        """x_S."""
+        """Size of x_S."""
         return Part(client_bytes=WORD * images * self.elements)
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
-        """1."""
+        """Do step 1."""
         x_C = mask(at.seed, (at.lot.images, *self.shape))
         at.held[self.number] = ClientInput(x_C)
         return x_C
 
     def client_online(self, at: ClientOnline) -> None:
-        """2."""
+        """Do step 2."""
         mine: ClientInput = at.held[self.number]
         at.server.send(self.number, encode(at.images, self.scale) - mine.x_C)
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
-        """2."""
+        """Do step 2."""
         return at.client.receive_numbers(self.number, (at.images, *self.shape))
 
     def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
@@ -85,14 +85,14 @@ def output_cost(step: ProtocolStep, images: int) -> Part:
 
 
 def send_logits(step: ProtocolStep, y_S: Tensor, noise_bits: int, client: Channel) -> Tensor:
-    """Do the server's part of the output, 3; returns the noise."""
+    """Do the server's part of the output, step 3; returns the noise."""
     noise = mask(fresh_seed(), y_S.shape) >> (63 - noise_bits - step.scale)
     client.send(step.number, y_S + noise)
     return noise
 
 
 def receive_logits(step: ProtocolStep, y_C: Tensor, server: Channel) -> Tensor:
-    """Do the client's part of the output, 4; returns ring elements."""
+    """Do the client's part of the output, step 4; returns ring elements."""
     return y_C + server.receive_numbers(step.number, tuple(y_C.shape))
 
 

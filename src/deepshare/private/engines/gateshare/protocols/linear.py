@@ -75,11 +75,11 @@ class LinearTerm:
     takes: Shape
 
     def weight(self) -> Tensor:
-        """W."""
+        """Encode W."""
         return encode(self.layer.weight, self.bits)
 
     def weight_mask(self, seed: bytes) -> Tensor:
-        """L."""
+        """Expand L."""
         return mask(seed, self.layer.weight.shape, "weight", self.label)
 
     def bias(self, dimensions: int) -> Tensor:
@@ -113,23 +113,23 @@ class LinearStep(ProtocolStep):
     terms: tuple[LinearTerm, ...]
 
     def masked_weight_shapes(self) -> list[Shape]:
-        """D."""
+        """Shapes of D."""
         return [tuple(term.layer.weight.shape) for term in self.terms]
 
     def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
-        """c_S."""
+        """Size of c_S."""
         return {"product": WORD * images * self.elements} if party == "server" else {}
 
     def client_openings(self) -> dict[Piece, Shape]:
-        """e."""
+        """Shapes of e."""
         return {(source, "tensor"): term.takes for source, term in zip(self.inputs, self.terms, strict=True)}
 
     def dealer_session(self, seed: bytes) -> list[Multiply]:
-        """Products with L."""
+        """Prepare products with L."""
         return [term.multiply(term.weight_mask(seed)) for term in self.terms]
 
     def server_session(self, seed: bytes) -> tuple[ServerWeights, list[Tensor]]:
-        """Products with W and L; D."""
+        """Prepare products with W and L; do step 2."""
         held, D = ServerWeights([], []), []
         for term in self.terms:
             W, L = term.weight(), term.weight_mask(seed)
@@ -139,11 +139,11 @@ class LinearStep(ProtocolStep):
         return held, D
 
     def client_session(self, masked_weights: list[Tensor]) -> list[Multiply]:
-        """Products with D."""
+        """Prepare products with D."""
         return [term.multiply(D) for term, D in zip(self.terms, masked_weights, strict=True)]
 
     def deal(self, at: Dealing) -> None:
-        """3."""
+        """Do step 3."""
         products: list[Multiply] = at.session[self.number]
         c_S = -at.client.mask("product", self.number, self.shape)
         for L, source, term in zip(products, self.inputs, self.terms, strict=True):
@@ -152,7 +152,7 @@ class LinearStep(ProtocolStep):
         at.server.put("product", self.number, c_S)
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
-        """4 and 5."""
+        """Do steps 4 and 5."""
         products: list[Multiply] = at.session[self.number]
         y_C = at.lot.mask("product", self.number, self.shape)
         for D, source, term, t_C in zip(products, self.inputs, self.terms, inputs, strict=True):
@@ -163,7 +163,7 @@ class LinearStep(ProtocolStep):
         return y_C
 
     def server_offline(self, at: ServerOffline) -> None:
-        """5."""
+        """Do step 5."""
         weights: ServerWeights = at.session[self.number]
         rest = self.bias() + at.lot.correction("product", self.number, self.shape)
         for L, source in zip(weights.L, self.inputs, strict=True):
@@ -172,7 +172,7 @@ class LinearStep(ProtocolStep):
         at.held[self.number] = rest
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
-        """6."""
+        """Do step 6."""
         weights: ServerWeights = at.session[self.number]
         y_S: Tensor = at.held[self.number]
         for W, t_S in zip(weights.W, inputs, strict=True):

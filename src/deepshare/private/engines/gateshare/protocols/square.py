@@ -72,20 +72,20 @@ class OpeningStep(ProtocolStep):
         return picked(x, self.where)
 
     def client_openings(self) -> dict[Piece, Shape]:
-        """e_C."""
+        """Shape of e_C."""
         return {(self.number, "neurons"): self.neurons}
 
     def online_cost(self, images: int) -> Part:
-        """4."""
+        """Size of step 4."""
         return Part(server_bytes=WORD * images * self.products)
 
     @property
     def held_bytes(self) -> int:
-        """Six tensors, those of the squares among them."""
+        """About six tensors, those of the squares among them."""
         return 6 * WORD * self.products
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
-        """2."""
+        """Do step 2."""
         a_C = at.lot.mask("neurons", self.number, self.neurons)
         at.openings[self.number, "neurons"] = self.picked(inputs[0]) - a_C
         return inputs[0]
@@ -95,12 +95,12 @@ class OpeningStep(ProtocolStep):
         at.held[self.number] = at.lot.mask("neurons", self.number, self.neurons)
 
     def client_online(self, at: ClientOnline) -> None:
-        """4."""
+        """Do step 4."""
         at.passed[self.number] = at.server.receive_numbers(self.number, (len(at.images), *self.neurons))
         at.waited()
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
-        """4."""
+        """Do step 4."""
         a_S: Tensor = at.held[self.number]
         e_S = at.passed[self.number] = self.picked(inputs[0]) - a_S
         at.client.send(self.number, e_S)
@@ -145,22 +145,22 @@ class SquareStep(ProtocolStep):
     rounds: int
 
     def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
-        """AA_S."""
+        """Size of AA_S."""
         return {"masked": WORD * images * self.elements} if party == "server" else {}
 
     def online_cost(self, images: int) -> Part:
-        """5."""
+        """Size of step 5."""
         numbers = images * self.elements
         return Part(client_bytes=WORD * numbers, rounds=self.rounds, products=numbers)
 
     def deal(self, at: Dealing) -> None:
-        """1."""
+        """Do step 1."""
         a_C, a_S = (lot.mask("neurons", self.opening.number, self.shape) for lot in (at.client, at.server))
         A = a_S + a_C
         at.server.put("masked", self.number, A * A - at.client.mask("masked", self.number, self.shape))
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
-        """3."""
+        """Do step 3."""
         a_C = at.lot.mask("neurons", self.opening.number, self.shape)
         AA_C, p = (at.lot.mask(name, self.number, self.shape) for name in ("masked", "pad"))
         e_C = at.openings[self.opening.number, "neurons"]
@@ -175,13 +175,13 @@ class SquareStep(ProtocolStep):
         at.held[self.number] = ServerSquare(a_S=a_S, e_C=e_C, AA_S=AA_S)
 
     def client_online(self, at: ClientOnline) -> None:
-        """5."""
+        """Do step 5."""
         mine: ClientSquare = at.held[self.number]
         eps = at.passed.pop(self.opening.number) + mine.e_C
         at.server.send(self.number, 2 * eps * mine.a_C + mine.AA_C + mine.p)
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
-        """6."""
+        """Do step 6."""
         mine: ServerSquare = at.held[self.number]
         eps = at.passed.pop(self.opening.number) + mine.e_C
         y_S = eps * (eps + 2 * mine.a_S) + mine.AA_S

@@ -46,14 +46,14 @@ class TruncationStep(ProtocolStep):
         return self.elements * 2 * self.window / 2**64
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
-        """1 and 2."""
+        """Do steps 1 and 2."""
         (z_C,) = inputs
         if not is_safe_to_truncate(z_C, self.window):
             at.unsafe.update(row for row, one in enumerate(z_C) if not is_safe_to_truncate(one, self.window))
         return truncate_client(z_C, self.by)
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
-        """3."""
+        """Do step 3."""
         return truncate_server(inputs[0], self.by)
 
     def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:

@@ -1,8 +1,8 @@
-"""Frames between two parties: bytes with a header that says what they are, and nothing that was not expected.
+"""Channels: frames between two parties, each with a header that names it; unexpected frames are refused.
 
-Everything is known beforehand of a frame but its content, so a wrong one is refused by its header, before anything is
+Everything about a frame but its content is known beforehand. A wrong one is refused by its header, before anything is
 read or allocated for it. Hence plain sockets, with TLS where there are certificates: websockets reads a message before
-it can be looked at, and takes some four times the CPU, about a tenth of an inference (benchmarks/transport.py).
+it can be inspected, and takes about four times the CPU, a tenth of an inference (benchmarks/transport.py).
 """
 
 import json
@@ -27,7 +27,7 @@ HEADER = struct.Struct("<16sIIQ")
 MESSAGE = 0xFFFFFFFF
 LONGEST_MESSAGE = 1 << 20
 CONNECT_SECONDS = 60.0
-# The longest that a peer may compute without a word, and how many bytes a second it sends at the least after that.
+# The longest that a peer may stay silent, and the fewest bytes a second that it sends after that.
 SILENCE_SECONDS = 300.0
 SLOWEST = 1 << 16
 
@@ -39,11 +39,11 @@ class Channel:
 
     Args:
         connection: A connected socket.
-        peer: Who is at the other end.
+        peer: The party at the other end.
 
     Attributes:
-        peer: Who is at the other end.
-        session: Frames of another are refused.
+        peer: The party at the other end.
+        session: Frames of another session are refused.
         sent: Payload bytes so far; headers and messages are not payload.
         names: Gives a step its name in errors.
     """
@@ -131,7 +131,7 @@ class Channel:
         return int(size)
 
     def _read(self, size: int, step: int, *, begun: bool = True) -> NDArray[np.uint8]:
-        """Wait for bytes of a frame; its first are not begun yet."""
+        """Wait for bytes of a frame; `begun` says whether its header has arrived."""
         data = np.empty(size, np.uint8)
         view, done, got = data.data, 0, 1
         where = f"frame {self._inward} from it, {self._what(step)}"
@@ -148,7 +148,7 @@ class Channel:
             raise self._lost(where, error) from error
         if done < size:
             lost = self._lost(where, ConnectionError("it hung up"))
-            # Who has a reason to hang up does so between frames.
+            # A peer that has a reason to hang up does so between frames.
             raise EngineError(f"{lost}: ask again") if begun or done else lost
         return data
 
@@ -168,7 +168,7 @@ class Channel:
             return EngineError(
                 f"the {self.peer} was silent for {SILENCE_SECONDS:.0f} s at {where}, or too slow: ask again"
             )
-        # No reason of our own: who hung up had one, and says it.
+        # No reason of our own: the peer that hung up had one, and says it.
         return ConnectionError(f"the connection to the {self.peer} was lost at {where} ({error.strerror or error})")
 
 
@@ -176,7 +176,7 @@ class YieldingChannel(Channel):
     """A channel of one of many sessions in a process: it yields its turn to compute while it waits for its peer.
 
     Attributes:
-        turn: Held by who computes.
+        turn: Held while computing.
     """
 
     def __init__(self, connection: socket.socket, peer: str, turn: "threading.Semaphore") -> None:
@@ -217,7 +217,7 @@ def listen(address: str) -> socket.socket:
 
 
 def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
-    """Wait for someone to connect.
+    """Wait for a peer to connect.
 
     Raises:
         EngineError: Nobody came, or someone without a certificate.
@@ -234,7 +234,7 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
 
 
 def connect(address: str, peer: Role, tls: Tls | None, token: bytes = b"") -> Channel:
-    """Connect to host:port, where someone may not listen yet, and show a token if it takes one.
+    """Connect to host:port, wait until it listens, and present a token if it takes one.
 
     Raises:
         EngineError: Nobody is there, or there is no trust.

@@ -17,14 +17,14 @@ _MOST = 64
 
 
 class TokenListener:
-    """Listens for one client. Others are sent away, each in a thread of its own, so that they hold up nobody.
+    """Listens for one client. Every connection is checked in a thread of its own, so that a stranger holds up nobody.
 
     Args:
         host: Address to listen on.
 
     Attributes:
         address: Where it listens.
-        token: What the client has to show first, inside of TLS.
+        token: The client presents it first, inside TLS.
     """
 
     def __init__(self, host: str) -> None:
@@ -38,7 +38,7 @@ class TokenListener:
         """Wait for the client.
 
         Raises:
-            EngineError: It did not come, or this was cut.
+            EngineError: It did not come, or `cut` was called.
         """
         context = None if tls is None else tls.server_context()
         threading.Thread(target=self._listen, args=(context,), daemon=True).start()
@@ -50,7 +50,7 @@ class TokenListener:
         raise EngineError(f"the client did not come to {self.address}: the server's ports must be open to it")
 
     def cut(self) -> None:
-        """Wake whoever waits for a socket, with an error; closing it alone would not."""
+        """Wake every thread that waits for a socket, with an error; closing sockets alone would not."""
         self._end(None)
 
     def close(self) -> None:
