@@ -1,115 +1,24 @@
-"""Patch gates, their distortion and the knapsack, against numbers worked by hand and brute force."""
+"""Patches by distortion: the distortion itself, and the choice within the budget."""
 
-from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from deepshare import zoo
-from deepshare.errors import BudgetError
-from deepshare.methods import knapsack
 from deepshare.methods.patches import LINEAR, Patch, PatchReLU, patch_cost, patched, patches_of
 from deepshare.methods.spatial import Spatial, distortion
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.onnx import count_comparisons, export_onnx
 from deepshare.sharing.sites import Site
+from tests.methods.brute_force import brute_force
 
 
 def site(*patches: Patch, size: tuple[int, int] = (2, 2)) -> PatchReLU:
     module = PatchReLU(Site("act", len(patches), *size, "module"))
     module.set_patches(torch.tensor(patches))
     return module
-
-
-@pytest.mark.parametrize(
-    ("patch", "expected"),
-    [
-        ((1, 1), [[0, 2], [0, 3]]),
-        ((1, 2), [[-1, 2], [0, 0]]),  # rows: the means are 0.5 and -0.5
-        ((2, 1), [[0, 2], [0, 3]]),  # columns: -2.5 and 2.5
-        ((2, 2), [[0, 0], [0, 0]]),  # the mean is exactly 0, and the gate is open above it only
-        (LINEAR, [[-1, 2], [-4, 3]]),
-    ],
-)
-def test_a_patch_has_the_gate_of_its_mean(patch: Patch, expected: list[list[float]]) -> None:
-    x = torch.tensor([[-1.0, 2.0], [-4.0, 3.0]]).view(1, 1, 2, 2)
-    assert site(patch)(x)[0, 0].tolist() == expected
-
-
-def test_patches_at_the_edge_are_smaller() -> None:
-    x = torch.tensor([[5.0, -6.0, 1.0], [1.0, 1.0, -2.0], [-1.0, 2.0, -3.0]]).view(1, 1, 3, 3)
-    # The means are 0.25 and -0.5 above, 0.5 and -3 below.
-    assert site((2, 2), size=(3, 3))(x)[0, 0].tolist() == [[5, -6, 0], [1, 1, 0], [-1, 2, 0]]
-    assert patch_cost(Site("act", 1, 3, 3, "module"), (2, 2)) == 4
-
-
-def test_channels_with_patches_of_their_own_and_a_gradient_through_the_gated_alone() -> None:
-    x = torch.tensor([[-1.0, 2.0], [-4.0, 3.0]]).expand(1, 4, 2, 2).clone().requires_grad_()
-    act = site((1, 2), (1, 1), LINEAR, (1, 2))
-    y = act(x)
-    assert y[0].flatten(1).tolist() == [[-1, 2, 0, 0], [0, 2, 0, 3], [-1, 2, -4, 3], [-1, 2, 0, 0]]
-    y.sum().backward()
-    assert x.grad is not None
-    assert x.grad[0].flatten(1).tolist() == [[1, 1, 0, 0], [0, 1, 0, 1], [1, 1, 1, 1], [1, 1, 0, 0]]
-
-
-def test_only_patches_are_compared(tmp_path: Path) -> None:
-    patches = [(2, 2), (1, 1), LINEAR, (2, 4), (3, 3)]
-    model = nn.Sequential(nn.Conv2d(1, 5, 1), site(*patches, size=(4, 4)), nn.Flatten(), nn.Linear(80, 2)).eval()
-    assert count_gates(model, (1, 4, 4)) == 4 + 16 + 0 + 2 + 4
-    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
-    export_onnx(model, tmp_path / "model.onnx", (1, 4, 4))
-    assert count_comparisons(tmp_path / "model.onnx") == 26
-    session = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed").InferenceSession(
-        tmp_path / "model.onnx"
-    )
-    images = torch.randn(3, 1, 4, 4)
-    (logits,) = session.run(None, {"images": images.numpy()})
-    torch.testing.assert_close(torch.from_numpy(logits), model(images))
-
-
-def test_the_patches_of_a_map_that_is_no_power_of_two() -> None:
-    options = patches_of(Site("act", 1, 3, 6, "module"))
-    assert options[:2] == [LINEAR, (1, 1)]
-    assert (3, 6) in options
-    assert len(options) == len(set(options))
-
-
-def brute_force(costs: list[list[int]], losses: list[list[float]], budget: int) -> float:
-    return min(
-        sum(loss[choice] for loss, choice in zip(losses, choices, strict=True))
-        for choices in product(*(range(len(cost)) for cost in costs))
-        if sum(cost[choice] for cost, choice in zip(costs, choices, strict=True)) <= budget
-    )
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_the_knapsack_is_as_good_as_brute_force(seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    items = int(chance.integers(1, 7))
-    costs = [[0, *chance.integers(0, 12, int(chance.integers(1, 5))).tolist()] for _ in range(items)]
-    losses = [chance.random(len(cost)).round(2).tolist() for cost in costs]
-    budget = int(chance.integers(1, 30))
-    chosen = knapsack.choose(costs, losses, budget)
-    assert sum(cost[choice] for cost, choice in zip(costs, chosen, strict=True)) <= budget
-    found = sum(loss[choice] for loss, choice in zip(losses, chosen, strict=True))
-    assert found == pytest.approx(brute_force(costs, losses, budget))
-
-
-def test_a_large_budget_is_kept_though_counted_in_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knapsack, "MAX_COLUMNS", 16)
-    costs, losses = [[100, 33, 0]] * 5, [[0.0, 1.0, 4.0]] * 5
-    chosen = knapsack.choose(costs, losses, 300)
-    spent = sum(costs[0][choice] for choice in chosen)
-    assert 200 < spent <= 300
-
-
-def test_a_budget_below_the_cheapest_choices_is_refused() -> None:
-    with pytest.raises(BudgetError, match="cheapest choices cost 5 and the budget is 4"):
-        knapsack.choose([[2, 3], [3, 4]], [[1.0, 0.0], [1.0, 0.0]], 4)
 
 
 def features(model: nn.Module, images: Tensor) -> Tensor:

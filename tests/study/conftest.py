@@ -8,7 +8,7 @@ import torch
 from deepshare.training.api import fit
 from deepshare.training.recipe.files import load_recipe
 from tests.study.tiny_runs import train_tiny
-from tests.training.conftest import SMALL
+from tests.training.small_runs import SMALL
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deepshare.training.api import fit
-from tests.training.conftest import small_recipe
+from tests.training.small_runs import small_recipe
 
 
 def train_tiny(factory: pytest.TempPathFactory) -> Path:

@@ -1,6 +1,8 @@
 """The loop against the same training written out by hand, and the gradients of the paper's phases."""
 
 import copy
+import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,13 @@ from deepshare.sharing.plan import Plan, plan
 from deepshare.training.api import fit
 from deepshare.training.build import load, plain_network
 from deepshare.training.data_source import make_data_source
-from deepshare.training.loop import TrainContext, learning_rate
-from deepshare.training.recipe.files import Phase, Recipe
+from deepshare.training.loop import TrainContext, cross_entropy, distillation, learning_rate
+from deepshare.training.recipe.files import Phase, Recipe, load_recipe
 from deepshare.training.reporter import EpochLine, Reporter
 from deepshare.training.run.checkpoint import WeightsHeader
 from deepshare.training.run.folder import RunFolder
 from deepshare.training.trainer import Trainer
-from tests.training.conftest import Small
+from tests.training.small_runs import Small
 
 
 def by_hand(model: nn.Module, recipe: Recipe, network: str, name: str, teacher: nn.Module | None) -> None:
@@ -164,3 +166,93 @@ def test_alpha_and_beta_decay_like_all_weights() -> None:
     values = dict(shared.named_parameters())
     assert set(values) == {"first.alpha", "first.beta", "second.alpha", "second.beta"}
     assert torch.allclose(values["first.alpha"], torch.full((4,), 0.95))
+
+
+def test_cross_entropy_of_even_odds() -> None:
+    assert cross_entropy(torch.zeros(3, 4), torch.tensor([0, 1, 3])).item() == pytest.approx(math.log(4))
+
+
+def test_ignored_pixels_count_nowhere() -> None:
+    logits = torch.tensor([[[[2.0, 0.0, 7.0]], [[0.0, 0.0, -3.0]]]])
+    labels = torch.tensor([[[0, 1, 255]]])
+    expected = (math.log(1 + math.exp(-2)) + math.log(2)) / 2
+    assert cross_entropy(logits, labels, ignore=255).item() == pytest.approx(expected)
+
+
+def test_an_image_without_a_label_costs_nothing() -> None:
+    logits = torch.randn(1, 2, 3, 3, requires_grad=True)
+    loss = cross_entropy(logits, torch.full((1, 3, 3), 255), ignore=255)
+    loss.backward()
+    assert loss.item() == 0
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() == 0
+
+
+def test_distillation_by_hand() -> None:
+    # At T = 4 the teacher says 3/4 and 1/4, the student 1/2 and 1/2: KL = log 2 - H(1/4).
+    teacher = torch.tensor([[4 * math.log(3), 0.0]])
+    expected = 16 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+    assert distillation(torch.zeros(1, 2), teacher, 4.0).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_distillation_is_a_mean_over_the_batch_and_zero_for_equals() -> None:
+    teacher = torch.tensor([[4 * math.log(3), 0.0], [1.0, 1.0]])
+    single = distillation(torch.zeros(1, 2), teacher[:1], 4.0)
+    assert torch.isclose(distillation(torch.zeros(2, 2), teacher, 4.0), single / 2)
+    assert distillation(teacher, teacher, 4.0).abs() < 1e-6
+
+
+def test_high_temperature_leaves_the_scale_of_the_gradient() -> None:
+    # T^2 makes up for the 1 / T^2 of the softened gradient, which tends to the difference of the centred logits / C.
+    logits, teacher = torch.randn(5, 7, dtype=torch.double, requires_grad=True), torch.randn(5, 7, dtype=torch.double)
+    (gradient,) = torch.autograd.grad(distillation(logits, teacher, 1e4), logits)
+    difference = logits.detach() - teacher
+    expected = (difference - difference.mean(1, keepdim=True)) / 7 / 5
+    assert torch.allclose(gradient, expected, atol=1e-3)
+    assert not torch.allclose(F.normalize(gradient), F.normalize(-expected))
+
+
+def phase(schedule: str, **settings: object) -> Phase:
+    return Phase.model_validate({"batch": 1, "weight_decay": 0.0, "schedule": schedule, **settings})
+
+
+def test_linear_ends_at_three_quarters_of_the_phase() -> None:
+    linear = phase("linear", epochs=100, lr=0.05, end_lr=5e-4)
+    assert learning_rate(linear, 0, 10) == 0.05
+    assert learning_rate(linear, 375, 10) == pytest.approx((0.05 + 5e-4) / 2)
+    assert learning_rate(linear, 749, 10) > 5e-4
+    assert learning_rate(linear, 750, 10) == learning_rate(linear, 999, 10) == 5e-4
+
+
+def test_cosine() -> None:
+    cosine = phase("cosine", epochs=4, lr=1.0, end_lr=0.2)
+    assert learning_rate(cosine, 0, 3) == 1.0
+    assert learning_rate(cosine, 6, 3) == pytest.approx(0.6)
+    assert learning_rate(cosine, 4, 3) == pytest.approx(0.2 + 0.8 * 0.75)  # cos(60 degrees) = 1/2
+    assert learning_rate(cosine, 11, 3) == pytest.approx(0.2 + 0.4 * (1 - math.cos(math.pi / 12)))
+
+
+def test_poly() -> None:
+    poly = phase("poly", epochs=2, lr=0.005, end_lr=1e-4)
+    assert learning_rate(poly, 0, 5) == 0.005
+    assert learning_rate(poly, 5, 5) == pytest.approx(1e-4 + 0.0049 * 0.5358867312681466)  # 0.5 ** 0.9
+
+
+def test_steps_multiply_at_each_milestone() -> None:
+    steps = phase("steps", epochs=200, lr=0.1, milestones=[0.3, 0.6, 0.8], factor=0.2)
+    rates = [learning_rate(steps, epoch * 7, 7) for epoch in (0, 59, 60, 119, 120, 159, 160, 199)]
+    assert rates == pytest.approx([0.1, 0.1, 0.02, 0.02, 0.004, 0.004, 0.0008, 0.0008])
+
+
+def test_none_stays() -> None:
+    assert {learning_rate(phase("none", epochs=3, lr=1e-3), step, 2) for step in range(6)} == {1e-3}
+
+
+def test_every_falling_schedule_falls_at_every_step_of_the_paper() -> None:
+    tiny = load_recipe("tiny-imagenet-resnet18-30k")
+    assert tiny.gelu
+    assert tiny.gelu.schedule == "cosine"
+    rates = [learning_rate(tiny.gelu, step, 4) for step in range(400)]
+    assert all(before > after for before, after in pairwise(rates))
+    assert rates[0] == 0.05
+    assert 1e-5 < rates[-1] < 2e-5

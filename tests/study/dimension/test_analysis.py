@@ -17,7 +17,7 @@ from deepshare.errors import CheckpointError, DataError, DeepShareError
 from deepshare.sharing.sites import Site
 from deepshare.study.dimension.analysis import _positions, measure, measure_run
 from deepshare.study.dimension.summary import Quantiles
-from tests.training.conftest import SMALL
+from tests.training.small_runs import SMALL
 
 SIZE = (2, 4, 4)
 TRAINING = SMALL["data.subset"]

@@ -18,7 +18,7 @@ from deepshare.study.report.run import OWN_DATA, OWN_MODEL
 from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate
-from tests.training.conftest import small_recipe
+from tests.training.small_runs import small_recipe
 
 
 def test_figures_are_those_of_the_run(shared: Run, tiny_run: Path) -> None:

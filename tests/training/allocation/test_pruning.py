@@ -23,7 +23,7 @@ from deepshare.training.pipeline import check_method
 from deepshare.training.recipe.catalog import record
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.reporter import EpochLine, Reporter
-from tests.training.conftest import StopAfter, StoppedError
+from tests.training.small_runs import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
 BUDGET = 192

@@ -24,7 +24,7 @@ from deepshare.training.build import load
 from deepshare.training.recipe.catalog import record
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.trainer import Trainer
-from tests.training.conftest import StopAfter, StoppedError
+from tests.training.small_runs import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
 PHASE = {"epochs": 2, "batch": 32, "lr": 0.05, "schedule": "none", "weight_decay": 0.0}

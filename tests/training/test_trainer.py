@@ -17,7 +17,7 @@ from deepshare.errors import CheckpointError
 from deepshare.training.api import fit
 from deepshare.training.loop import EpochMeans, PhaseContext, TrainContext, train_epoch
 from deepshare.training.run.checkpoint import ResumeState
-from tests.training.conftest import small_recipe
+from tests.training.small_runs import small_recipe
 
 PHASES = ("teacher", "gelu", "switch", "finetune")
 
@@ -83,54 +83,49 @@ class PowerCut(BaseException):
     """The end of everything, at a moment of our choice."""
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
-    train(folder, 1)
-    return folder
+class Writes:
+    """The files that a run writes, in order; may cut the power at one of them."""
+
+    def __init__(self, folder: Path, cut_at: str | None = None) -> None:
+        self.folder, self.cut_at = folder, cut_at
+        self.done: list[str] = []
+
+    def __call__(self, source: str, target: Path) -> None:
+        name = str(Path(target).relative_to(self.folder))
+        before = sum(done.startswith(name) for done in self.done)
+        self.done.append(f"{name} {before + 1}" if name == "state.pt" else name)  # there is one in each phase
+        if self.done[-1] == self.cut_at:
+            Path(source).with_name(f".{Path(target).name}.left").write_bytes(b"half")
+            raise PowerCut
+        Path(source).rename(target)
 
 
 WRITES = (
-    *(
-        "recipe",
-        "environment",
-        "plan",
-        "images",
-        "teacher's recipe",
-        "teacher's environment",
-        "teacher's images",
-        "teacher's best",
-        "teacher's state",
-    ),
-    *(
-        "teacher's weights",
-        "weights of the GELU phase",
-        "its state",
-        "state of the switch",
-        "best",
-        "state of finetune",
-    ),
-    *("weights", "result"),
+    *("recipe.toml", "environment.json", "plan.json", "images.json"),
+    *("teacher/recipe.toml", "teacher/environment.json", "teacher/images.json"),
+    *("teacher/best.safetensors", "teacher/state.pt", "teacher/model.safetensors"),
+    *("gelu.safetensors", "state.pt 1", "state.pt 2", "best.safetensors", "state.pt 3"),
+    *("model.safetensors", "result.json"),
 )
 
 
-@pytest.mark.parametrize("write", range(1, len(WRITES) + 1), ids=WRITES)
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    writes = Writes(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", writes)
+        train(folder, 1)
+    assert tuple(writes.done) == WRITES  # so that none is left out below
+    return folder
+
+
+@pytest.mark.parametrize("write", WRITES)
 def test_interrupted_at_any_write(
-    write: int, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: str, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = 0
-    replace = os.replace
-
-    def failing(source: str, target: Path) -> None:
-        nonlocal done
-        done += 1
-        if done == write:
-            Path(source).with_name(f".{Path(target).name}.left").write_bytes(b"half")
-            raise PowerCut
-        replace(source, target)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", failing)
+        patch.setattr(os, "replace", Writes(tmp_path / "run", cut_at=write))
         with pytest.raises(PowerCut):
             train(tmp_path / "run", 1)
     train(tmp_path / "run", 1)
@@ -140,13 +135,11 @@ def test_interrupted_at_any_write(
 def test_a_full_disk_stops_the_run_which_can_be_resumed(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = 0
+    state = tmp_path / "run" / "state.pt"
     fsync = os.fsync
 
     def full(file: int) -> None:
-        nonlocal written
-        written += 1
-        if written == 17:
+        if state.exists() and ResumeState.load(state).phase == "switch":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(file)
 
@@ -156,7 +149,7 @@ def test_a_full_disk_stops_the_run_which_can_be_resumed(
             CheckpointError, match=r"cannot be written \(No space left on device\).*make room and resume"
         ):
             train(tmp_path / "run", 1)
-    assert ResumeState.load(tmp_path / "run" / "state.pt").phase == "switch"
+    assert ResumeState.load(state).phase == "switch"
     train(tmp_path / "run", 1)
     assert_same(tmp_path / "run", uninterrupted)
 
@@ -206,7 +199,7 @@ def test_a_record_without_its_last_line_end_is_mended(
     assert_same(out, uninterrupted)
 
 
-def stop_in_switch(setting: TrainContext, work: PhaseContext, epoch: int) -> EpochMeans:
-    if work.name == "switch":
+def stop_in_switch(context: TrainContext, phase: PhaseContext, epoch: int) -> EpochMeans:
+    if phase.name == "switch":
         raise PowerCut
-    return train_epoch(setting, work, epoch)
+    return train_epoch(context, phase, epoch)

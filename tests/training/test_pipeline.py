@@ -15,7 +15,7 @@ from deepshare.training.api import fit
 from deepshare.training.build import load, plain_network
 from deepshare.training.pipeline import check_method
 from deepshare.training.recipe.files import Recipe, load_recipe
-from tests.training.conftest import StopAfter, StoppedError
+from tests.training.small_runs import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
 BUDGET = 192

@@ -1,4 +1,4 @@
-"""From nothing to the final model: what fit trains, takes and refuses."""
+"""`fit` from nothing to a trained network: every choice of model, data and hardware."""
 
 import json
 from pathlib import Path
@@ -22,9 +22,7 @@ from deepshare.training.evaluate import evaluate
 from deepshare.training.hardware import Hardware
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import Reporter
-from tests.training.conftest import Small
-
-Finished = tuple[Path, nn.Module]
+from tests.training.small_runs import Finished, Small
 
 
 class Notes(Reporter):
@@ -54,33 +52,6 @@ def test_the_seed_decides_everything(finished: Finished, small: Small, tmp_path:
 def test_the_result_has_hard_gates_and_is_ready(finished: Finished) -> None:
     assert hard_share(finished[1]) == 1
     assert not finished[1].training
-
-
-def test_a_finished_teacher_is_taken(finished: Finished, small: Small, tmp_path: Path) -> None:
-    told = Notes()
-    recipe = small(teacher__weights=str(finished[0] / "teacher"))
-    assert same(finished[1], fit(recipe=recipe, out=tmp_path / "run", reporter=told))
-    assert not (tmp_path / "run" / "teacher").exists()
-    assert [name for name, _, _ in told.phases] == ["gelu", "switch", "finetune"]
-
-
-def test_a_teacher_of_another_kind_is_refused(finished: Finished, small: Small, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is a shared network where a gelu one is due"):
-        fit(recipe=small(teacher__weights=str(finished[0])), out=tmp_path / "run")
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        fit(recipe=small(teacher__weights=str(tmp_path / "none")), out=tmp_path / "run")
-    teacher = str(finished[0] / "teacher")
-    with pytest.raises(CheckpointError, match="weights of another network"):
-        fit(recipe=small(teacher__weights=teacher, model__arguments__width=16), out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_plain_network_as_the_start(small: Small, tmp_path: Path) -> None:
-    told = Notes()
-    recipe = small(method__initial="plain", method__start="identity")
-    fit(recipe=recipe, out=tmp_path / "run", reporter=told)
-    assert [name for name, _, _ in told.phases] == ["teacher", "plain", "gelu", "switch", "finetune"]
-    assert isinstance(load(tmp_path / "run" / "plain"), nn.Module)
 
 
 def test_gates_shared_over_patches_too(small: Small, tmp_path: Path) -> None:
@@ -169,11 +140,6 @@ def test_the_weight_of_cross_entropy_is_for_learning_from_a_teacher(small: Small
     assert half["gelu"] < whole["gelu"]
 
 
-def test_a_plain_network_that_is_given_leaves_nothing_to_train() -> None:
-    with pytest.raises(RecipeError, match=r'method "relu" trains the plain network: give model\.weights'):
-        load_recipe("digits-plain", {"plain.weights": "runs/x"})
-
-
 def test_a_kill_after_the_last_write_leaves_nothing_behind(small: Small, tmp_path: Path) -> None:
     fit(recipe=small(), out=tmp_path)
     (tmp_path / "state.pt").write_bytes(b"left over")
@@ -231,38 +197,6 @@ def test_compiled(finished: Finished, small: Small, tmp_path: Path) -> None:
     assert torch.allclose(trained(images), finished[1](images), atol=0.1)
 
 
-def test_start_weights_with_another_number_of_classes(small: Small, tmp_path: Path) -> None:
-    other = zoo.resnet18(7, width=8, depth=10, channels=1)
-    save_file(other.state_dict(), tmp_path / "start.safetensors")
-    torch.save(other.state_dict(), tmp_path / "start.pt")
-    for name in ("start.safetensors", "start.pt"):
-        fit(recipe=small(model__weights=str(tmp_path / name)), out=tmp_path / "run", dry_run=True)
-    save_file(nn.Linear(2, 2).state_dict(), tmp_path / "wrong.safetensors")
-    with pytest.raises(CheckpointError, match="holds the weights of another network"):
-        fit(recipe=small(model__weights=str(tmp_path / "wrong.safetensors")), out=tmp_path / "run")
-
-
-def test_start_weights_of_a_shared_run_are_refused_with_the_cure(
-    finished: Finished, small: Small, tmp_path: Path
-) -> None:
-    with pytest.raises(CheckpointError, match="is the run of a shared network, and a plain one is wanted: give a pl"):
-        fit(recipe=small(model__weights=str(finished[0])), out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("content", [nn.Linear(2, 2), {"epoch": 3, "model": {}}, b"no weights at all", b"eh" * 9, b""])
-def test_start_weights_that_are_none(content: object, small: Small, tmp_path: Path) -> None:
-    file = tmp_path / "start.pt"
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    else:
-        torch.save(content, file)
-    with pytest.raises(
-        CheckpointError, match=r"start\.pt holds no state_dict.*torch\.save\(model\.state_dict\(\), FILE\)$"
-    ):
-        fit(recipe=small(model__weights=str(file)), out=tmp_path / "run")
-
-
 def test_sharing_starts_so_that_given_weights_keep_their_meaning(small: Small, tmp_path: Path) -> None:
     save_file(zoo.resnet18(10, width=8, depth=10, channels=1).state_dict(), tmp_path / "start.safetensors")
     still = {"gelu__lr": 1e-9, "gelu__end_lr": 1e-9, "switch__lr": 1e-9, "finetune__lr": 1e-9, "finetune__end_lr": 1e-9}
@@ -305,21 +239,6 @@ def test_a_model_that_gives_no_logits(small: Small, tmp_path: Path) -> None:
 
     with pytest.raises(UnsupportedModelError, match="Pair returns a tuple"):
         fit(Pair(), recipe=small(), out=tmp_path / "run")
-
-
-def test_a_folder_in_use_is_refused(finished: Finished, small: Small, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds a finished run: give another folder"):
-        fit(recipe=small(), out=finished[0])
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match="is no run folder"):
-        fit(recipe=small(), out=tmp_path, resume=True)
-    with pytest.raises(CheckpointError, match="is a file"):
-        fit(recipe=small(), out=tmp_path / "notes.txt")
-
-
-def test_resume_with_a_changed_recipe_names_the_keys(finished: Finished, small: Small) -> None:
-    with pytest.raises(CheckpointError, match=r"gelu\.lr was 0\.05 and is 0\.01; finetune\.epochs was 2 and is 7"):
-        fit(recipe=small(gelu__lr=0.01, finetune__epochs=7), out=finished[0], resume=True)
 
 
 def test_resuming_a_finished_run_changes_nothing(finished: Finished, small: Small) -> None:

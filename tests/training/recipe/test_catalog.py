@@ -1,4 +1,4 @@
-"""The list of recipes, and runs recorded off their folders."""
+"""The list of recipes and of their finished runs."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from deepshare.errors import CheckpointError, RecipeError
 from deepshare.training.recipe.catalog import NOT_RUN, Finished, as_table, list_recipes, record
-from deepshare.training.recipe.files import differences, load_recipe, names, to_toml
+from deepshare.training.recipe.files import load_recipe, names, to_toml
 
 
 def run_folder(path: Path) -> Path:
@@ -88,21 +88,3 @@ def test_packaged_records_belong_to_packaged_recipes() -> None:
     folder = Path(__file__).parents[2] / "src" / "deepshare" / "training" / "results"
     for file in folder.glob("*.json"):
         assert Finished.model_validate_json(file.read_text()).recipe in known
-
-
-def test_differences_of_two_recipes() -> None:
-    old, new = load_recipe("digits"), load_recipe("digits", {"plain": None, "gelu.lr": 0.5})
-    changed = differences(old, new)
-    assert changed["gelu.lr"] == (0.05, 0.5)
-    assert changed["plain.epochs"] == (6, None)
-    assert all(key == "plain" or key.startswith(("plain.", "gelu.lr")) for key in changed)
-
-
-def test_a_start_that_was_written_down_equals_the_same_one_that_was_left_open() -> None:
-    for name in ("digits", "digits-plain"):
-        assert not differences(
-            load_recipe(name, {"method.start": "uniform"}), load_recipe(name, {"method.start": None})
-        )
-    trained = {"model.weights": "trained.pt", "method.start": None}
-    old, new = load_recipe("digits", {**trained, "method.start": "uniform"}), load_recipe("digits", trained)
-    assert differences(old, new) == {"method.start": ("uniform", "identity")}
