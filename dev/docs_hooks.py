@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from deepshare.training.recipe.catalog import list_recipes
+from deepshare.training.catalog import list_recipes
 
 ROOT = Path(__file__).parents[1]
 SHOWN = {".md", ".svg", ".png", ".json", ".html"}

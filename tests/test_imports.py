@@ -32,6 +32,17 @@ LEVEL = {
 LEVEL |= {"study": 5, "cli": 6, "__main__": 7}
 # Inside a room: a part may import from parts of earlier levels and from itself.
 INSIDE = {
+    "training": (
+        {"recipe", "reporter", "hardware"},
+        {"run", "evaluate", "shared_models", "tensorboard"},
+        {"pretrained", "data_source", "catalog"},
+        {"build", "loop"},
+        {"trainer"},
+        {"networks"},
+        {"allocation"},
+        {"pipeline"},
+        {"api"},
+    ),
     "study": (
         {"drawing", "samples"},
         {"published", "affine", "dimension", "xor", "scenes"},

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from deepshare.training.recipe.catalog import NOT_RUN, list_recipes
+from deepshare.training.catalog import NOT_RUN, list_recipes
 from dev import docs_figures, docs_hooks
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from deepshare.study.report.plan_picture import plan_section
 from deepshare.study.report.run import read
 from deepshare.training.api import fit
 from deepshare.training.build import load
-from deepshare.training.recipe.catalog import record
+from deepshare.training.catalog import record
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.trainer import Trainer
 from tests.training.small_runs import StopAfter, StoppedError

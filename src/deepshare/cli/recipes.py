@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from deepshare.cli.options import Json
 
 if TYPE_CHECKING:
-    from deepshare.training.recipe.catalog import Finished
+    from deepshare.training.catalog import Finished
 
 
 def recipes(
@@ -25,7 +25,7 @@ def recipes(
         recipe = load_recipe(name)
         print(json.dumps(recipe.model_dump(mode="json"), indent=1) if as_json else to_toml(recipe), end="")
         return
-    from deepshare.training.recipe.catalog import as_table, list_recipes
+    from deepshare.training.catalog import as_table, list_recipes
 
     rows = list_recipes()
     if not as_json:

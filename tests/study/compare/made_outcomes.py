@@ -2,7 +2,7 @@
 
 from deepshare.study.compare.outcome import PrivateCost, RunOutcome
 from deepshare.study.compare.study_file import TEACHER, Job, Study, checksum, recipe_of
-from deepshare.training.recipe.catalog import Finished
+from deepshare.training.catalog import Finished
 from deepshare.training.recipe.files import differences, load_recipe
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from deepshare.errors import CheckpointError
 from deepshare.files import write_atomically
 from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, checksum, is_path, recipe_of
-from deepshare.training.recipe.catalog import Finished
+from deepshare.training.catalog import Finished
 from deepshare.training.recipe.files import differences, load_recipe
 from deepshare.training.recipe.sections import Section
 

@@ -10,7 +10,7 @@ from deepshare.study.compare.outcome import Outcomes, RunOutcome
 from deepshare.study.compare.study_file import Study
 from deepshare.study.published import paper
 from deepshare.text import byte_size
-from deepshare.training.recipe.catalog import Finished
+from deepshare.training.catalog import Finished
 
 HEADER = (
     "method",

@@ -13,7 +13,7 @@ from deepshare.study.drawing import DARK
 from deepshare.study.published import paper
 from deepshare.study.published.pareto import Styles, draw_methods, dress, round_ticks, styles
 from deepshare.text import table
-from deepshare.training.recipe.catalog import Finished, Listed, list_recipes
+from deepshare.training.catalog import Finished, Listed, list_recipes
 
 RUN_HERE = "run with this code"
 SAME_SIZE = 0.01  # relative difference of ReLU counts within which networks are the same; the paper's are rounded

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import CheckpointError, RecipeError
-from deepshare.training.recipe.catalog import NOT_RUN, Finished, as_table, list_recipes, record
+from deepshare.training.catalog import NOT_RUN, Finished, as_table, list_recipes, record
 from deepshare.training.recipe.files import load_recipe, names, to_toml
 
 
