@@ -1,0 +1,71 @@
+"""The order of imports inside the engine, and that kinds of steps are known where their protocols are alone."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import deepshare
+
+ROOM = Path(deepshare.__file__).parent / "private" / "engines" / "gateshare"
+NAME = "deepshare.private.engines.gateshare."
+# A module may import from those of earlier levels, and modules of protocols/ and of folders below from one another.
+LEVELS = (
+    {"crypto", "transport", "fixedpoint"},
+    {"lot"},
+    {"protocols.step"},
+    {"protocols.truncation", "protocols.comparison"},
+    {"schedule"},
+    {"protocols"},
+    {"compile", "reference"},
+    {"cost_model", "preprocessing"},
+    {"client", "server"},
+    {"main"},
+    {"host"},
+)
+FILES = [path for path in ROOM.rglob("*.py") if path.name != "__init__.py"]
+
+
+def module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOM).with_suffix("").parts)
+
+
+def level(name: str) -> int:
+    found = {part: number for number, parts in enumerate(LEVELS) for part in parts}
+    return found[name] if name in found else found[name.split(".")[0]]
+
+
+def imported(path: Path) -> Iterator[tuple[str, str]]:
+    """Modules of the engine that a module imports, and the names from them."""
+    modules = {module(file) for file in FILES}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(NAME):
+            source = f"{node.module}."[len(NAME) : -1]
+            for alias in node.names:
+                whole = f"{source}.{alias.name}".strip(".")
+                yield (whole, "") if whole in modules else (source, alias.name)
+
+
+def test_modules_import_from_earlier_ones_and_there_is_no_cycle() -> None:
+    wrong = []
+    for path in FILES:
+        here = module(path)
+        for other, _ in imported(path):
+            beside = other.split(".")[0] == here.split(".")[0] and level(other) == level(here)
+            if not beside and level(other) >= level(here):
+                wrong.append(f"{here} imports {other}")
+    assert wrong == []
+    left = {module(path): {other for other, _ in imported(path)} for path in FILES}
+    while free := {name for name, others in left.items() if not others & left.keys()}:
+        left = {name: others for name, others in left.items() if name not in free}
+    assert not left, "a cycle"
+
+
+def test_no_module_but_protocols_knows_kinds_of_steps() -> None:
+    """The builder truncates; all else goes through the interface."""
+    known = {
+        (module(path), name)
+        for path in FILES
+        for other, name in imported(path)
+        if name.endswith("Step") and name != "ProtocolStep" and not module(path).startswith("protocols.")
+    }
+    assert known == {("schedule", "TruncationStep")}
