@@ -35,7 +35,7 @@ from deepshare.private.engines.gateshare import cost_model
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
-from deepshare.private.engines.gateshare.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.ir.program import GatedActivation, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, Role, find_engine

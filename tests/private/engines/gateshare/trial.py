@@ -22,9 +22,9 @@ from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.lot import Lot
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
-from deepshare.private.engines.gateshare.schedule import Schedule
 from deepshare.private.engines.gateshare.server import ServerParty
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Program

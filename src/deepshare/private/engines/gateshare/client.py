@@ -13,8 +13,8 @@ from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Piece
 from deepshare.private.engines.gateshare.preprocessing import frames
 from deepshare.private.engines.gateshare.protocols.input_output import output_cost, real_logits, receive_logits
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import ClientOffline, ClientOnline, ProtocolStep
-from deepshare.private.engines.gateshare.schedule import Schedule
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.runtime.engine import Outcome, Part
 

@@ -9,7 +9,7 @@ from typing import Any
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.gateshare.fixedpoint import PRODUCT_BITS, WEIGHT, NumberFormat
 from deepshare.private.engines.gateshare.protocols import gate, input_output, linear, local, square
-from deepshare.private.engines.gateshare.schedule import Schedule, ScheduleBuilder
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule, ScheduleBuilder
 from deepshare.private.ir.program import (
     Add,
     Concatenate,

@@ -26,7 +26,7 @@ from deepshare.private.engines.gateshare.preprocessing.dealer import (
     ServerLotsFromDealer,
 )
 from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
-from deepshare.private.engines.gateshare.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.server import ServerLots, ServerParty, ServerSession, weights_digest
 from deepshare.private.engines.gateshare.transport.channel import Channel, accept, connect, listen
 from deepshare.private.ir import outline

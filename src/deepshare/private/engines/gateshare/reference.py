@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import InTheClear, ProtocolStep
-from deepshare.private.engines.gateshare.schedule import Schedule
 
 
 def evaluate(

@@ -12,8 +12,8 @@ from deepshare.private.engines.gateshare.cost_model import LayerMeter, PartyMete
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, LotBatch, Piece
 from deepshare.private.engines.gateshare.preprocessing import frames
 from deepshare.private.engines.gateshare.protocols.input_output import output_cost, send_logits
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, ServerOffline, ServerOnline
-from deepshare.private.engines.gateshare.schedule import Schedule
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Program, hidden_tensors
 from deepshare.private.runtime.engine import Outcome, Part

@@ -26,10 +26,10 @@ from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateSt
 from deepshare.private.engines.gateshare.protocols.input_output import InputStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep, Multiply, ServerWeights
 from deepshare.private.engines.gateshare.protocols.local import LocalStep
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
-from deepshare.private.engines.gateshare.schedule import Schedule
 from deepshare.private.engines.gateshare.server import ServerParty
 from deepshare.private.ir.program import Program, hidden_tensors
 from deepshare.private.ir.trace import translate

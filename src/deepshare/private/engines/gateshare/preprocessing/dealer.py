@@ -9,8 +9,8 @@ from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
 from deepshare.private.engines.gateshare.preprocessing import frames
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import Dealing
-from deepshare.private.engines.gateshare.schedule import Schedule
 from deepshare.private.engines.gateshare.transport.channel import Channel
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.prg import SEED_BYTES
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party, Piece
-from deepshare.private.engines.gateshare.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.transport.channel import Channel
 
 _START = 0

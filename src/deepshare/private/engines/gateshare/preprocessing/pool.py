@@ -28,7 +28,7 @@ from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
-from deepshare.private.engines.gateshare.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 

@@ -2,7 +2,7 @@
 
 import math
 
-from deepshare.private.engines.gateshare.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 
 FAILS = 2.0**-20
 """Probability with which a pool may have too few."""

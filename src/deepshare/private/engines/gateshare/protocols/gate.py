@@ -55,6 +55,7 @@ from deepshare.private.engines.gateshare.protocols.comparison import (
     read_comparisons,
     unpack,
 )
+from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
     ClientOffline,
@@ -66,7 +67,6 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ServerOnline,
     Shape,
 )
-from deepshare.private.engines.gateshare.schedule import ScheduleBuilder
 from deepshare.private.ir.patches import count_cells, sums
 from deepshare.private.ir.program import GatedActivation, SharedActivation
 from deepshare.private.runtime.engine import Part

@@ -21,6 +21,7 @@ from deepshare.private.engines.gateshare.crypto.prg import fresh_seed, mask
 from deepshare.private.engines.gateshare.crypto.ring import decode, encode
 from deepshare.private.engines.gateshare.fixedpoint import LARGEST_LOGIT
 from deepshare.private.engines.gateshare.lot import Batch
+from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
     ClientOffline,
@@ -29,7 +30,6 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ProtocolStep,
     ServerOnline,
 )
-from deepshare.private.engines.gateshare.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Input
 from deepshare.private.runtime.engine import Part

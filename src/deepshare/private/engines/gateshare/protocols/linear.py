@@ -33,6 +33,7 @@ from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry, Wei
 from deepshare.private.engines.gateshare.crypto.prg import mask
 from deepshare.private.engines.gateshare.crypto.ring import encode
 from deepshare.private.engines.gateshare.lot import Party, Piece
+from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
     ClientOffline,
@@ -43,7 +44,6 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ServerOnline,
     Shape,
 )
-from deepshare.private.engines.gateshare.schedule import ScheduleBuilder
 from deepshare.private.ir.program import Add, Convolution, Linear, Program
 
 Multiply = Callable[[Tensor], Tensor]

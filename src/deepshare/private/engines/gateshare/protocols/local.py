@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Resampling
+from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     ClientOffline,
     InTheClear,
     ProtocolStep,
     ServerOnline,
 )
-from deepshare.private.engines.gateshare.schedule import ScheduleBuilder
 from deepshare.private.ir.program import Add, Concatenate, Resample, Reshape
 
 # Bits of a matrix of interpolation, and of one over the window of an average that is no power of two.

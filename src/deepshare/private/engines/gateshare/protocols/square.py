@@ -32,6 +32,7 @@ from deepshare.private.engines.gateshare.lot import Batch, Party, Piece
 from deepshare.private.engines.gateshare.protocols.gate import lower_gated, picked
 from deepshare.private.engines.gateshare.protocols.linear import Diagonal, add_linear
 from deepshare.private.engines.gateshare.protocols.local import ScatterStep, SelectStep
+from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
     ClientOffline,
@@ -43,7 +44,6 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ServerOnline,
     Shape,
 )
-from deepshare.private.engines.gateshare.schedule import ScheduleBuilder
 from deepshare.private.ir.program import GatedActivation
 from deepshare.private.runtime.engine import Part
 
