@@ -32,8 +32,8 @@ from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.remote.handshake import PROTOCOL, Control
 from deepshare.private.remote.server import ModelServer
+from deepshare.private.remote.session import PROTOCOL, Control
 from deepshare.private.runtime.engine import Task, find_engine
 
 SIZE, GATES = (3, 32, 32), 1_536

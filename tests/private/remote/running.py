@@ -41,7 +41,7 @@ class Running:
 
 def workers() -> list[int]:
     """Children of this process that are parties."""
-    command = ["pgrep", "-f", "-P", str(os.getpid()), "deepshare.private.runtime.worker"]
+    command = ["pgrep", "-f", "-P", str(os.getpid()), "deepshare.private.runtime.party"]
     listed = subprocess.run(command, capture_output=True)
     return [int(line) for line in listed.stdout.split()]
 

@@ -20,8 +20,8 @@ from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.handshake import PING_SECONDS, PONG_SECONDS
 from deepshare.private.remote.server import LARGEST_BATCH, ModelServer
+from deepshare.private.remote.session import PING_SECONDS, PONG_SECONDS
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.runtime.engine import find_engine
 from tests.private.remote.running import ABOUT, SIZE, Running, wait_for_workers, workers
@@ -71,7 +71,7 @@ def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Pa
 ASK = """
 import sys, torch
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.handshake import PING_SECONDS, PONG_SECONDS
+from deepshare.private.remote.session import PING_SECONDS, PONG_SECONDS
 with connected(sys.argv[1]) as client:
     client.ask(torch.randn(64, 3, 16, 16))
 """

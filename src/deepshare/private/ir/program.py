@@ -94,7 +94,7 @@ class Input(Operation):
 
 
 @dataclass(frozen=True, eq=False)
-class Affine(Operation):
+class Weighted(Operation):
     """Weights and a bias: the common part of convolutions and fully connected layers."""
 
     hidden = ("weight", "bias")
@@ -109,7 +109,7 @@ class Affine(Operation):
 
 
 @dataclass(frozen=True, eq=False)
-class Convolution(Affine):
+class Convolution(Weighted):
     """A convolution (C_out, C_in / groups, kh, kw) with zeros around the map."""
 
     stride: tuple[int, int] = (1, 1)
@@ -123,7 +123,7 @@ class Convolution(Affine):
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Affine):
+class Linear(Weighted):
     """A fully connected layer (C_out, C_in)."""
 
     def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
@@ -138,7 +138,7 @@ class Norm(Operation):
     scale: Tensor
     shift: Tensor
 
-    def alone(self) -> Affine:
+    def alone(self) -> Weighted:
         """The same as a layer of its own: a 1x1 convolution with one group for each channel."""
         if len(self.shape) == 1:
             return Linear(self.name, self.inputs, self.shape, torch.diag(self.scale), self.shift)

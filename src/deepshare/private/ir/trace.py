@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from deepshare.errors import UnsupportedModelError, reason
 from deepshare.private.ir.activations import Leaders, activation, is_leaf
 from deepshare.private.ir.handlers import CURES, HANDLERS, PASSING, SEVERAL, TracedCall
-from deepshare.private.ir.program import Affine, Input, Norm, Operation, Program, Resample, Reshape
+from deepshare.private.ir.program import Input, Norm, Operation, Program, Resample, Reshape, Weighted
 from deepshare.sharing.observe import BATCH, check_input_size, copy_of
 
 # What folding and another order of additions may change, relative to the largest output.
@@ -175,7 +175,7 @@ def fold(operations: Sequence[Operation], output: int) -> Program:
         if isinstance(operation, Norm):
             (before,) = operation.inputs
             layer = kept[numbers[before]]
-            if uses[before] == 1 and isinstance(layer, Affine):
+            if uses[before] == 1 and isinstance(layer, Weighted):
                 numbers[number] = numbers[before]
                 kept[numbers[number]] = layer.scaled(operation.scale, operation.shift)
                 continue

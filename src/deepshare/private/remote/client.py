@@ -18,8 +18,7 @@ from deepshare.private.api import check_images
 from deepshare.private.cost import Result, total
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control, Message
-from deepshare.private.remote.session import run_session
+from deepshare.private.remote.session import PROTOCOL, SETTINGS, Control, Message, run_session
 from deepshare.private.runtime.engine import Engine, Role, Task, Tls, check_installed, find_engine
 from deepshare.private.runtime.local import free_ports
 from deepshare.private.runtime.party import ProcessParty

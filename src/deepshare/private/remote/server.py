@@ -17,8 +17,7 @@ from deepshare.data.about import About
 from deepshare.errors import EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control, Message, PeerError
-from deepshare.private.remote.session import run_session
+from deepshare.private.remote.session import PROTOCOL, SETTINGS, Control, Message, PeerError, run_session
 from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Task, Tls
 from deepshare.private.runtime.local import free_ports
 from deepshare.private.runtime.party import Party, ProcessParty, ThreadParty

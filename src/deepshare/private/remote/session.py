@@ -1,17 +1,120 @@
-"""One inference between two machines: this party's part, the other's reports, and one end for both."""
+"""A session of two parties on two machines: their control channel, and one inference beside it.
 
+On the control channel, apart from the engine's own connection, the parties agree on an inference in JSON messages and
+tell each other how it ends:
+
+    client: {"protocol"}                       server: {"protocol", "engine", "options", "outline", "about"}
+    client: {"images", "address", "outline"}   server: {"start", "token"}
+    both:   {"layers", "offline", "session", "seconds"}, or the kind of a failure with its reason
+"""
+
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from queue import Queue
 from typing import Any
 
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.connection import Connection
+
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.handshake import Control, PeerError
 from deepshare.private.runtime.engine import Outcome, Part, Role, Task
 from deepshare.private.runtime.party import CONNECT_SECONDS, FAILURES, Event, Party, PartyError, watch
+
+PROTOCOL = 2
+# A peer that vanishes without a word is missed within the sum of both.
+PING_SECONDS = 5.0
+PONG_SECONDS = 10.0
+# For both handshakes, also between busy machines.
+OPEN_SECONDS = 60.0
+LARGEST_MESSAGE = 2**26
+ANSWER_SECONDS = 60.0
+
+SETTINGS: dict[str, Any] = {
+    "open_timeout": OPEN_SECONDS,
+    "compression": None,
+    "ping_interval": PING_SECONDS,
+    "ping_timeout": PONG_SECONDS,
+    "close_timeout": 2.0,
+    "max_size": LARGEST_MESSAGE,
+}
+
+Message = dict[str, Any]
+
+
+class PeerError(EngineError):
+    """The other party has ended, and said so itself, or is not connected any more.
+
+    Attributes:
+        kind: One of `FAILURES`.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Control:
+    """Messages to and from the other party, each a JSON object."""
+
+    def __init__(self, connection: Connection, peer: Role) -> None:
+        self._connection = connection
+        self.peer = peer
+
+    @property
+    def local_host(self) -> str:
+        """The address of this machine that the other party can reach."""
+        return str(self._connection.local_address[0])
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            PeerError: The connection is lost.
+        """
+        try:
+            self._connection.send(json.dumps(message))
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost() from error
+
+    def receive(self, timeout: float | None = ANSWER_SECONDS) -> Message:
+        """Wait for a message.
+
+        Raises:
+            PeerError: The other party says that it has ended, or is gone.
+            EngineError: It does not answer, or speaks something else.
+        """
+        message = self._message(timeout)
+        for kind in FAILURES:
+            if kind in message:
+                verb = "failed" if kind in ("failed", "lost") else "refused"
+                raise PeerError(kind, f"the {self.peer} {verb}: {message[kind]}")
+        return message
+
+    def end(self, kind: str, reason: str) -> None:
+        """Tell the other party why this one ends, if it still listens."""
+        with suppress(EngineError):
+            self.send({kind: reason})
+
+    def _message(self, timeout: float | None) -> Message:
+        try:
+            message = json.loads(self._connection.recv(timeout))
+        except TimeoutError:
+            raise EngineError(f"the {self.peer} did not answer within {timeout:.0f} s") from None
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost() from error
+        except (ValueError, RecursionError) as error:  # brackets without end
+            raise EngineError(f"the {self.peer} does not speak the language of deepshare private") from error
+        if not isinstance(message, dict):
+            raise EngineError(f"the {self.peer} does not speak the language of deepshare private")
+        return message
+
+    def _lost(self) -> PeerError:
+        cure = ": ask again; what was dealt for these images may be spent" if self.peer == "server" else ""
+        return PeerError("gone", f"the connection to the {self.peer} was lost{cure}")
 
 
 class PeerParty:

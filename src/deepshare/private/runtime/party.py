@@ -3,6 +3,8 @@
 A party reports its progress as events: "ready" once connected, then "done" with an Outcome. Or it fails: "refused" with
 a reason that the engine gives, "lost" if another party hung up, "failed" with the words of whatever else went wrong
 beneath it, and "gone" if it vanished.
+
+The process of a party is `python -m deepshare.private.runtime.party`.
 """
 
 import os
@@ -18,8 +20,10 @@ from contextlib import suppress
 from queue import Empty, Queue
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
+import torch
+
 from deepshare.errors import DeepShareError, EngineError, reason
-from deepshare.private.runtime.engine import Outcome, Role, Session, Task
+from deepshare.private.runtime.engine import Outcome, Role, Session, Task, find_engine
 
 # Parties have to find each other within this time; how long they compute is their affair.
 CONNECT_SECONDS = 120
@@ -84,7 +88,7 @@ class _Piped(Protocol):
 
 
 class ProcessParty:
-    """A party in a process of its own, `deepshare.private.runtime.worker`.
+    """A party in a process of its own, which runs `main` of this module.
 
     The process gets its task from its parent and from nobody else; it ends when its parent does, and takes whatever it
     has started with it.
@@ -106,7 +110,7 @@ class ProcessParty:
         # Libraries leave files where they run, and import what lies there.
         self._folder = tempfile.TemporaryDirectory(prefix="deepshare-", ignore_cleanup_errors=True)
         process = subprocess.Popen(
-            [*self._through, sys.executable, "-m", "deepshare.private.runtime.worker"],
+            [*self._through, sys.executable, "-m", "deepshare.private.runtime.party"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -156,6 +160,27 @@ def _python_path() -> dict[str, str]:
     """The import path, for a process in another folder."""
     given = os.environ.get("PYTHONPATH")
     return {} if given is None else {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))}
+
+
+def main() -> None:
+    """Do the parent's task, in its process; everything that libraries print goes to stderr."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    engine, task = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+    def tell(kind: str, value: Any) -> None:
+        pickle.dump((kind, value), answers)
+        answers.flush()
+
+    attempt(lambda ready: find_engine(engine).run(task, ready), tell)
+    os._exit(0)  # libraries that wait for their peers at exit would wait for ever
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
 
 
 class ThreadParty:
@@ -238,3 +263,7 @@ def root_cause(events: "Queue[Event]", first: Event, running: set[Role]) -> Part
     failures = [event for event in heard if event.kind in FAILURES]
     role, _, why = min(failures, key=lambda event: FAILURES.index(event.kind))
     return PartyError(role, why)
+
+
+if __name__ == "__main__":
+    main()

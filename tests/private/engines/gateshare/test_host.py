@@ -32,8 +32,8 @@ from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote import client
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.handshake import PROTOCOL, SETTINGS, Control
 from deepshare.private.remote.server import ModelServer
+from deepshare.private.remote.session import PROTOCOL, SETTINGS, Control
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.runtime.engine import Outcome, Role, Task, find_engine
 from deepshare.private.runtime.party import Event, ThreadParty

@@ -9,11 +9,11 @@ from torch import Tensor
 from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.fixed import BITS, WEIGHT_BITS, truncate
 from deepshare.private.engines.crypten.operation import SecureOperation, exchange
-from deepshare.private.ir.program import Affine, Convolution, Program
+from deepshare.private.ir.program import Convolution, Program, Weighted
 from deepshare.private.runtime.engine import Part
 
 
-class SecureAffine(SecureOperation[Affine]):
+class SecureLinear(SecureOperation[Weighted]):
     """x W + bias, where x = opened + mask and W is shared: opened W + (mask W + bias).
 
     The second part needs no image: mask W is a product of two masks, which is dealt, and of a mask with the opened W.
@@ -46,17 +46,17 @@ class SecureAffine(SecureOperation[Affine]):
         return truncate(self._product(opened, self._weight.share) + self._rest, WEIGHT_BITS)
 
     @staticmethod
-    def online(operation: Affine, opened: int) -> Part:
+    def online(operation: Weighted, opened: int) -> Part:
         """The opening of x."""
         return exchange(opened)
 
     @staticmethod
-    def dealt(operation: Affine) -> int:
+    def dealt(operation: Weighted) -> int:
         """The product of both masks."""
         return operation.elements
 
 
-def _product(operation: Affine) -> Callable[[Tensor, Tensor], Tensor]:
+def _product(operation: Weighted) -> Callable[[Tensor, Tensor], Tensor]:
     if isinstance(operation, Convolution):
         options = {name: getattr(operation, name) for name in ("stride", "padding", "dilation", "groups")}
         return partial(torch.conv2d, **options)

@@ -5,7 +5,7 @@ from typing import Any
 
 from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.gated import SecureGatedActivation
-from deepshare.private.engines.crypten.linear import SecureAffine
+from deepshare.private.engines.crypten.linear import SecureLinear
 from deepshare.private.engines.crypten.operation import BYTES, Local, SecureOperation
 from deepshare.private.engines.crypten.pooling import SecureMaxPool, SecureResample
 from deepshare.private.engines.crypten.shared import SecureSharedActivation
@@ -30,8 +30,8 @@ IMPLEMENTATIONS: dict[type[Operation], type[SecureOperation[Any]]] = {
     Add: Local,
     Concatenate: Local,
     Reshape: Local,
-    Convolution: SecureAffine,
-    Linear: SecureAffine,
+    Convolution: SecureLinear,
+    Linear: SecureLinear,
     Resample: SecureResample,
     MaxPool: SecureMaxPool,
     SharedActivation: SecureSharedActivation,

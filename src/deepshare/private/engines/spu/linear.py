@@ -15,7 +15,7 @@ from torch import Tensor
 
 from deepshare.private.engines.spu import cheetah
 from deepshare.private.engines.spu.kernel import CostContext, Keep, Kernel, Shape, as_is, both
-from deepshare.private.ir.program import Affine, Convolution
+from deepshare.private.ir.program import Convolution, Weighted
 from deepshare.private.runtime.engine import Part
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Pending:
 Value = Held | Pending
 
 
-def layer(operation: Affine, number: int, x: Held) -> Pending:
+def layer(operation: Weighted, number: int, x: Held) -> Pending:
     """The pending product of a layer."""
     if isinstance(operation, Convolution):
         weight = _dense(operation.weight, operation.groups)

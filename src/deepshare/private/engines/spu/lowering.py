@@ -9,7 +9,7 @@ from torch import Tensor
 from deepshare.private.engines.spu import cheetah
 from deepshare.private.engines.spu.kernel import Kernel
 from deepshare.private.engines.spu.linear import Held, Pending, Value, pending
-from deepshare.private.ir.program import Add, Affine, Convolution, Operation, Program
+from deepshare.private.ir.program import Add, Convolution, Operation, Program, Weighted
 
 
 class Lowering:
@@ -87,17 +87,17 @@ def _more(program: Program, reader: Operation, number: int, channels: int, count
     """Bytes that a reader sends more if the variable has so many channels."""
     rows, outputs = prod(reader.shape[1:]) * count, reader.shape[0]
     match reader:
-        case Affine():
+        case Weighted():
             inner, before = _inner(reader), program.operations[number].shape[0]
             return _size(rows, inner // before * channels, outputs) - _size(rows, inner, outputs)
         case Add():
             others = [program.operations[source] for source in reader.inputs if source != number]
-            inner = sum(_inner(other) for other in others if isinstance(other, Affine))
+            inner = sum(_inner(other) for other in others if isinstance(other, Weighted))
             return _size(rows, inner + channels, outputs) - (_size(rows, inner, outputs) if inner else 0)
     return 0
 
 
-def _inner(operation: Affine) -> int:
+def _inner(operation: Weighted) -> int:
     return prod(operation.weight.shape[1:]) * (operation.groups if isinstance(operation, Convolution) else 1)
 
 

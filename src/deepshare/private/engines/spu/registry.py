@@ -18,7 +18,6 @@ from deepshare.private.engines.spu.protocol import Protocol
 from deepshare.private.engines.spu.shared import lower_shared
 from deepshare.private.ir.program import (
     Add,
-    Affine,
     Concatenate,
     Convolution,
     GatedActivation,
@@ -30,6 +29,7 @@ from deepshare.private.ir.program import (
     Resample,
     Reshape,
     SharedActivation,
+    Weighted,
 )
 from deepshare.private.runtime.engine import Part
 
@@ -37,7 +37,7 @@ from deepshare.private.runtime.engine import Part
 _LABEL = 40
 
 
-def lower_affine(lowering: Lowering, number: int, operation: Affine) -> Value:
+def lower_linear(lowering: Lowering, number: int, operation: Weighted) -> Value:
     """A product, which may wait for a sum."""
     return lowering.settled(number, layer(operation, number, lowering.held(operation.inputs[0])))
 
@@ -47,8 +47,8 @@ LOWERINGS: dict[type[Operation], Callable[[Lowering, int, Any], Value]] = {
     Add: lower_add,
     Concatenate: lower_concatenate,
     Reshape: lower_reshape,
-    Convolution: lower_affine,
-    Linear: lower_affine,
+    Convolution: lower_linear,
+    Linear: lower_linear,
     Resample: lower_resample,
     MaxPool: lower_max_pool,
     SharedActivation: lower_shared,

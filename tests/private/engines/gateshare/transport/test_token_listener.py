@@ -21,7 +21,7 @@ from deepshare.private.engines.gateshare.transport.channel import Channel, conne
 from deepshare.private.engines.gateshare.transport.token_listener import TokenListener
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.remote import handshake
+from deepshare.private.remote import session
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.server import ModelServer
 from deepshare.private.remote.tls import make_keys, tls_of
@@ -159,8 +159,8 @@ def test_nor_to_a_party_that_waits_for_one(keys: Path, certificates: Callable[[s
 def test_both_sides_allow_a_minute_for_a_handshake_and_no_more(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert handshake.SETTINGS["open_timeout"] == 60
-    monkeypatch.setitem(handshake.SETTINGS, "open_timeout", 0.5)
+    assert session.SETTINGS["open_timeout"] == 60
+    monkeypatch.setitem(session.SETTINGS, "open_timeout", 0.5)
     service = ModelServer(engine=find_engine("crypten"), options={}, program=program, about=ABOUT, log=print)
     server = service.listen("127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
