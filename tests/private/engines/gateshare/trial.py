@@ -123,7 +123,9 @@ class Trial:
         count = len(self.program.operations)
         layers = LayerMeter([server], "server_bytes", count), LayerMeter([client], "client_bytes", count)
         noise: list[Tensor] = []
-        thread = threading.Thread(target=lambda: noise.append(self.server.infer(theirs, server, layers[0])))
+        thread = threading.Thread(
+            target=lambda: noise.append(self.server.infer(theirs, server, layers[0])), name="server"
+        )
         thread.start()
         logits = self.client.infer(images, material, client, layers[1])
         thread.join()

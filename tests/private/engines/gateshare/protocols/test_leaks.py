@@ -13,18 +13,19 @@ from deepshare.private.engines.gateshare.protocols.comparison import unpack
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep
 from deepshare.private.ir.trace import translate
-from tests.private.engines.gateshare.trial import (
-    SIZE,
-    Run,
-    Trial,
-    chi_square,
-    curved_resnet,
-    shared_resnet,
-)
+from tests.private.engines.gateshare.sessions import fix_randomness
+from tests.private.engines.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, shared_resnet
 
 IMAGES = 32
 LOW, HIGH = 120.0, 440.0  # 255 degrees of freedom, eight standard deviations to the upper side
 Message = NDArray[np.uint64]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _randomness() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        fix_randomness(patch, "leaks")
+        yield
 
 
 @pytest.fixture(scope="module", params=[shared_resnet, curved_resnet])
