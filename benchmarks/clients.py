@@ -25,7 +25,7 @@ import torch
 from websockets.sync.client import connect
 
 from deepshare import plan, share, zoo
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.main import run
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools

@@ -28,7 +28,6 @@ INSIDE = {
         {"pretrained", "data_source", "catalog"},
         {"build", "loop"},
         {"trainer"},
-        {"networks"},
         {"allocation"},
         {"pipeline"},
         {"api"},

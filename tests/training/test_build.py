@@ -14,7 +14,7 @@ from deepshare.errors import CheckpointError, PlanError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan, plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.allocation import weights_of
+from deepshare.training.allocation import ALLOCATIONS, FILE
 from deepshare.training.build import layout_of, load, of_first_sites
 from deepshare.training.evaluate import evaluate
 from deepshare.training.recipe.files import Recipe, load_recipe, names
@@ -76,7 +76,7 @@ def test_the_budget_of_every_recipe_can_be_met(name: str) -> None:
         model,
         size,
         recipe.budget.gates,
-        weights_of(allocate, find_sites(model, size)),
+        ALLOCATIONS.get(allocate, FILE).read(allocate, find_sites(model, size)),
         layer_sharing=recipe.budget.layer_sharing,
         max_group=recipe.budget.max_group,
     )

@@ -14,7 +14,7 @@ from deepshare.errors import EngineError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from deepshare.data.about import About
+    from deepshare.data.images import About
     from deepshare.private.cost import Result
     from deepshare.private.ir.program import Program
     from deepshare.private.runtime.engine import Engine, Preprocessing

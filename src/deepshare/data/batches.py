@@ -1,5 +1,10 @@
-"""Batches in an order that is a pure function of seed and epoch, from memory or read ahead from files."""
+"""Batches in an order that is a pure function of seed and epoch, from memory or read ahead from files.
 
+All randomness of training is drawn from generators with a key of their own, so that a resumed run draws the same
+numbers.
+"""
+
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +15,6 @@ from torch import Tensor
 
 from deepshare.data.augment import DRAWS, Augment, Transform
 from deepshare.data.images import ImageSet
-from deepshare.data.seeds import generator
 from deepshare.data.user import UserLoader, UserSet
 from deepshare.errors import DataError
 
@@ -79,7 +83,7 @@ def batches(
     order = torch.randperm(len(source), generator=generator(seed, epoch, "order")) if shuffle else None
     places = _places(torch.arange(len(source)) if order is None else order, batch_size, rank, world, drop_last)[start:]
     if isinstance(source, UserSet):
-        return Batches(len(places), lambda: source.read(places, seed, epoch), device)
+        return Batches(len(places), lambda: source.read(places, lambda index: seed_of(seed, epoch, index)), device)
     draws = torch.rand(len(source), DRAWS, generator=generator(seed, epoch, "augmentation"))
     return Batches(len(places), lambda: read_batches(source, places, augment or Augment(), draws, device), device)
 
@@ -156,3 +160,14 @@ def _read_one(image_set: ImageSet, index: int) -> tuple[Tensor, Tensor]:
         sizes = f"{tuple(images.shape[1:])} and {tuple(labels.shape)}"
         raise DataError(f"{image_set.name}: image {index} and its mask differ in size: {sizes}")
     return images[None], labels[None]
+
+
+def generator(*key: int | str) -> torch.Generator:
+    """Return a generator seeded by the whole key."""
+    return torch.Generator().manual_seed(seed_of(*key))
+
+
+def seed_of(*key: int | str) -> int:
+    """Return a 63-bit seed derived from the whole key."""
+    digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1

@@ -1,6 +1,6 @@
 """The user's own Dataset or DataLoader as a data source."""
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from deepshare.data.images import check_labels
-from deepshare.data.seeds import seed_of
 from deepshare.errors import DataError
 
 
@@ -52,13 +51,13 @@ class UserSet(UserData):
             raise DataError(f"{self.name}: {type(self.dataset).__name__} has no length: give it a __len__")
         return len(self.dataset)
 
-    def read(self, places: Sequence[Tensor], seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Read batches; torch is seeded for each image by seed, epoch and index, for the user's transforms."""
+    def read(self, places: Sequence[Tensor], seed: Callable[[int], int]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Read batches; torch gets a seed for each image by its index, for the user's transforms."""
         for place in places:
             items = []
             with torch.random.fork_rng(devices=[]):
                 for index in place.tolist():
-                    torch.manual_seed(seed_of(seed, epoch, index))
+                    torch.manual_seed(seed(index))
                     items.append(self.dataset[index])
             yield self._check(default_collate(items))
 

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from deepshare.methods import register
 from deepshare.methods.base import (
     Images,
     Method,
@@ -25,6 +24,7 @@ from deepshare.methods.base import (
     RecipeView,
     Settings,
     over_processes,
+    register,
     swap,
 )
 from deepshare.methods.gated_polynomial import GatedPolynomial, gated, keep_largest

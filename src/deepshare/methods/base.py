@@ -1,14 +1,18 @@
-"""The interface of a method: its traits, its settings in a recipe, and its part in the one training loop."""
+"""The interface of a method (its traits, its settings in a recipe, its part in the training loop), and the registry."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor, distributed, nn
 
+from deepshare.errors import RecipeError
 from deepshare.sharing.plan import Plan
 
 T = TypeVar("T", bound=nn.Module)
@@ -224,6 +228,54 @@ class Method:
 
     def restore(self, state: Mapping[str, float]) -> None:
         """Continue from what `state` gave."""
+
+
+M = TypeVar("M", bound=type[Method])
+LAST = 100
+_REGISTERED: dict[str, tuple[int, type[Method]]] = {}
+
+
+def register(name: str, *, order: int = LAST) -> Callable[[M], M]:
+    """Make a method known by a name.
+
+    Args:
+        name: Its name in recipes, and that of its section if it has one.
+        order: Its place wherever methods are listed; those with the same place are sorted by name. The first is the
+            method of recipes that name none.
+    """
+
+    def known(method: M) -> M:
+        method.name = name
+        _REGISTERED[name] = order, method
+        return method
+
+    return known
+
+
+def names(where: Callable[[type[Method]], bool] | None = None) -> tuple[str, ...]:
+    """The names of all methods, as recipes have them, or of those that fulfil a condition."""
+    _import_all()
+    ordered = sorted(_REGISTERED, key=lambda name: (_REGISTERED[name][0], name))
+    return tuple(name for name in ordered if where is None or where(_REGISTERED[name][1]))
+
+
+def get(name: str) -> type[Method]:
+    """The class of a method by its name.
+
+    Raises:
+        RecipeError: No method has that name.
+
+    >>> get("snl").phases
+    ('search', 'finetune')
+    """
+    if name not in names():
+        raise RecipeError(f'no method is called "{name}": give one of {", ".join(sorted(names()))}')
+    return _REGISTERED[name][1]
+
+
+def _import_all() -> None:
+    for module in iter_modules([str(Path(__file__).parent)]):
+        import_module(f"{__package__}.{module.name}")
 
 
 def over_processes(values: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from typing import Self
 from torch import nn
 
 from deepshare.errors import BudgetError, UnsupportedModelError
-from deepshare.methods import register
-from deepshare.methods.base import Method, MethodContext, RecipeView
+from deepshare.methods.base import Method, MethodContext, RecipeView, register
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.plan import group_sites
 from deepshare.sharing.sites import Site, find_sites

@@ -9,9 +9,8 @@ from pydantic import Field
 from torch import nn
 
 from deepshare.errors import RecipeError
-from deepshare.methods import register
 from deepshare.methods.affine_fit import SAMPLES, fit, is_untrained
-from deepshare.methods.base import Images, Method, MethodContext, Rate, RecipeView, Settings
+from deepshare.methods.base import Images, Method, MethodContext, Rate, RecipeView, Settings, register
 from deepshare.methods.square import curve, curved_relus, fading, own_share, set_own
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import (
@@ -243,7 +242,8 @@ class DeepShare(Method):
         else:
             set_progress(model, float(progress == 1))
             set_sharpness(model, sharpened(self.sharpness, progress))
-        set_own(model, own_share(epoch, self.fade) if phase == self.fade_in else 0.0)
+        if self.fade:
+            set_own(model, own_share(epoch, self.fade) if phase == self.fade_in else 0.0)
 
     def measures(self, model: nn.Module) -> dict[str, float]:
         """The share of channels with a hard gate, and the sharpness and moves of the others if they change."""

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import BudgetError
-from deepshare.methods import register
-from deepshare.methods.base import Images, Method, MethodContext, RecipeView, swap
+from deepshare.methods.base import Images, Method, MethodContext, RecipeView, register, swap
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from deepshare.errors import UnsupportedModelError
-from deepshare.methods import register
+from deepshare.methods.base import register
 from deepshare.methods.deepreduce import DeepReDuce, stages_of
 from deepshare.sharing.sites import Site
 

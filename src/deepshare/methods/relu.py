@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from deepshare.methods import register
-from deepshare.methods.base import Method
+from deepshare.methods.base import Method, register
 
 
 @register("relu", order=1)

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.methods import register
-from deepshare.methods.base import Method, MethodContext, RecipeView, Settings, Weight, over_processes
+from deepshare.methods.base import Method, MethodContext, RecipeView, Settings, Weight, over_processes, register
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.sharing import budget
 from deepshare.sharing.convert import replace_sites

@@ -14,8 +14,18 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from deepshare.methods import register
-from deepshare.methods.base import Gates, Images, Method, MethodContext, Positive, Rate, RecipeView, Settings, swap
+from deepshare.methods.base import (
+    Gates,
+    Images,
+    Method,
+    MethodContext,
+    Positive,
+    Rate,
+    RecipeView,
+    Settings,
+    register,
+    swap,
+)
 from deepshare.methods.gated_polynomial import GatedPolynomial, gated, keep_largest
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.methods import knapsack, register
-from deepshare.methods.base import Images, Method, MethodContext, Positive, RecipeView, Settings
+from deepshare.methods import knapsack
+from deepshare.methods.base import Images, Method, MethodContext, Positive, RecipeView, Settings, register
 from deepshare.methods.patches import LINEAR, Patch, PatchReLU, patch_cost, patch_gate, patched, patches_of
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.gates import spread

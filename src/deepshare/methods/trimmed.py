@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from deepshare.methods import register
+from deepshare.methods.base import register
 from deepshare.methods.deepshare import DeepShare
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from deepshare.data import batches
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.errors import CheckpointError, DataError, PlanMismatchError
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate

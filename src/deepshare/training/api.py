@@ -17,10 +17,10 @@ from deepshare.training.build import lay_out
 from deepshare.training.data_source import DataSource, make_data_source
 from deepshare.training.hardware import Hardware, launch, on_all_ranks
 from deepshare.training.loop import TrainContext
-from deepshare.training.networks import Networks
 from deepshare.training.pipeline import Pipeline
 from deepshare.training.recipe.files import Recipe, changed, load_recipe
 from deepshare.training.reporter import Reporter
+from deepshare.training.trainer import Networks
 
 
 def fit(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from deepshare import zoo
-from deepshare.data.seeds import seed_of
+from deepshare.data.batches import seed_of
 from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError, reason
 from deepshare.methods.base import Method, MethodContext
 from deepshare.sharing import budget
@@ -18,7 +18,7 @@ from deepshare.sharing.plan import Plan, group_sites, plan
 from deepshare.sharing.sites import Site, find_sites
 from deepshare.training.pretrained import start_from
 from deepshare.training.recipe.files import Recipe, load_recipe
-from deepshare.training.recipe.sections import Budget, Model
+from deepshare.training.recipe.schema import Budget, Model
 from deepshare.training.run.checkpoint import Kind, fill, plan_checksum, read_weights
 from deepshare.training.run.folder import RunFolder
 from deepshare.training.shared_models import unshared

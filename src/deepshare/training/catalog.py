@@ -1,7 +1,7 @@
-"""Which recipes there are, and which of them were run to the end: where, and with what result.
+"""The packaged recipes, with the finished runs of each.
 
-A finished run is recorded as one small JSON file in `results/`, read off its run folder by `record`. What has no such
-file was not run to the end, whatever else is said of it.
+A finished run is recorded as one small JSON file in `results/`, read from its run folder by `record`. A recipe without
+such a file was not run to the end.
 """
 
 import json
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from deepshare.errors import CheckpointError, RecipeError
 from deepshare.text import table
 from deepshare.training.recipe.files import Recipe, differences, load_recipe, names
-from deepshare.training.recipe.sections import Section
+from deepshare.training.recipe.schema import Section
 from deepshare.training.run.folder import RunFolder, own_lines, read_environment
 
 NOT_RUN = "not run to the end"

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from deepshare import data as sets
 from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment, Source, Transform, UserLoader, batches
+from deepshare.data.batches import generator
 from deepshare.data.pictures import height_and_width
-from deepshare.data.seeds import generator
 from deepshare.errors import DataError
 from deepshare.training.evaluate import NO_LABEL, ImageView, Metrics, make_view, measure
 from deepshare.training.recipe.files import Recipe
-from deepshare.training.recipe.sections import Data
+from deepshare.training.recipe.schema import Data
 
 NUMBERS = 2**26  # of images that are kept in memory to measure something on
 

@@ -14,14 +14,14 @@ from deepshare.methods.base import Method
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.allocation import ALLOCATIONS, FILE, Allocation, leaders, snl, weights_of
+from deepshare.training.allocation import ALLOCATIONS, FILE, leaders, snl
 from deepshare.training.build import budget_of, make_method, make_plan, output_shape
 from deepshare.training.evaluate import Metrics
-from deepshare.training.networks import Networks, Role
 from deepshare.training.recipe.files import Recipe
 from deepshare.training.run.checkpoint import Kind, fill, read_weights, write_file
 from deepshare.training.run.folder import RunFolder, own_lines
 from deepshare.training.shared_models import is_shared, plan_of
+from deepshare.training.trainer import Networks, Role
 
 
 @dataclass
@@ -101,13 +101,11 @@ class Pipeline:
         return self.networks.method(base, weights=self._weights(base))
 
     def _weights(self, base: nn.Module, leading: Sequence[str] = ()) -> Mapping[str, float] | None:
-        train = self._allocation().train
-        if train:
-            return train(self.networks, base, leading)
-        return weights_of(budget_of(self.recipe).allocate, find_sites(base, self.networks.input_size))
-
-    def _allocation(self) -> Allocation:
-        return ALLOCATIONS.get(budget_of(self.recipe).allocate, FILE)
+        allocate = budget_of(self.recipe).allocate
+        allocation = ALLOCATIONS.get(allocate, FILE)
+        if allocation.train:
+            return allocation.train(self.networks, base, leading)
+        return allocation.read(allocate, find_sites(base, self.networks.input_size))
 
     def _convert(self, method: Method, base: nn.Module) -> nn.Module:
         return method.convert(base) if self.shared is None else method.adopt(self.shared)
@@ -115,7 +113,7 @@ class Pipeline:
     def _result(self, method: Method, plan: Plan | None) -> nn.Module:
         teacher = self.networks.teacher()
         network = self._convert(method, self.networks.start() if self.shared is None else self.shared)
-        if self.shared is None and self._allocation().continues_pilot:
+        if self.shared is None and ALLOCATIONS.get(budget_of(self.recipe).allocate, FILE).continues_pilot:
             _continue(network, RunFolder(self.networks.out / "pilot").model)
         names = tuple(name for name in self.recipe.result_phases if name != "pilot")
         kind: Kind = "shared" if plan else "gated"
@@ -153,7 +151,7 @@ def check_method(recipe: Recipe, base: nn.Module, input_size: Sequence[int]) -> 
     allocate = budget_of(recipe).allocate
     allocation, sites = ALLOCATIONS.get(allocate, FILE), find_sites(base, input_size)
     allocation.check(sites)
-    weights = weights_of(allocate, sites) if method.divides_budget and not allocation.train else None
+    weights = allocation.read(allocate, sites) if method.divides_budget and not allocation.train else None
     if recipe.shares_gates:
         make_plan(recipe, base, input_size, weights)
     else:

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.server import ModelServer
 from deepshare.private.remote.tls import tls_of

@@ -3,7 +3,7 @@
 import pytest
 
 from deepshare.errors import BudgetError
-from deepshare.training.allocation import published, weights_of
+from deepshare.training.allocation import published
 from tests.training.allocation.shapes import sites_of
 
 # Counts of SENet at 25,000 ReLUs, without the stem that this network's stem does not have.
@@ -36,8 +36,8 @@ def test_densities_of_snl_that_are_not_shipped_are_said_to_be_missing(monkeypatc
     sites = sites_of("resnet18", 32, width=16)
     monkeypatch.setattr("deepshare.training.allocation.published.tomllib.loads", lambda text: {"senet": {}})
     with pytest.raises(BudgetError, match="SNL's densities are known for no network yet: "):
-        weights_of("snl-densities", sites)
+        published.weights("snl-densities", sites)
     table = {site.name: 0.5 for site in sites}
     shipped = {"snl": {"resnet18": table}}
     monkeypatch.setattr("deepshare.training.allocation.published.tomllib.loads", lambda text: shipped)
-    assert weights_of("snl-densities", sites) == {site.name: site.neurons / 2 for site in sites}
+    assert published.weights("snl-densities", sites) == {site.name: site.neurons / 2 for site in sites}

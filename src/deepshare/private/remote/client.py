@@ -12,7 +12,7 @@ from torch import Tensor
 from websockets.exceptions import ConnectionClosed, InvalidMessage, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.api import check_images
 from deepshare.private.cost import Result, total

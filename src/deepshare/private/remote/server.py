@@ -13,7 +13,7 @@ from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_websocket
 
 from deepshare import __version__
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program

@@ -11,7 +11,7 @@ from deepshare.files import write_atomically
 from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, checksum, is_path, recipe_of
 from deepshare.training.catalog import Finished
 from deepshare.training.recipe.files import differences, load_recipe
-from deepshare.training.recipe.sections import Section
+from deepshare.training.recipe.schema import Section
 
 
 class PrivateCost(Section):

@@ -19,8 +19,7 @@ from deepshare.errors import RecipeError
 from deepshare.text import nearest
 from deepshare.training.recipe.files import Recipe, changed, flat, load_recipe
 from deepshare.training.recipe.files import names as recipe_names
-from deepshare.training.recipe.schema import RESULT_PHASES
-from deepshare.training.recipe.sections import Positive, Section
+from deepshare.training.recipe.schema import RESULT_PHASES, Positive, Section
 
 TEACHER = "teacher"
 GELU_TEACHER = "gelu-teacher"

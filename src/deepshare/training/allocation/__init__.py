@@ -9,9 +9,16 @@ from deepshare.errors import BudgetError
 from deepshare.methods.senet_pruning import check_layers
 from deepshare.sharing.sites import Sites
 from deepshare.training.allocation import files, pruning, published, sensitivity, snl
-from deepshare.training.networks import Networks
+from deepshare.training.trainer import Networks
 
 Weights = Mapping[str, float] | None  # for `plan`, by site; None is the same share of channels everywhere
+
+
+def _needs_pilot(allocate: str, sites: Sites) -> Weights:
+    raise BudgetError(
+        f'{allocate} is measured in training: run deepshare train with budget.allocate = "{allocate}" and a '
+        "[pilot], and give its pilot/weights.json here"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,13 +26,13 @@ class Allocation:
     """One way to divide a budget: read from the sites, or found by training.
 
     Attributes:
-        read: Gives the weights from the value of `budget.allocate` and the sites.
+        read: Gives the weights from the value of `budget.allocate` and the sites; refuses where they take training.
         train: Gives them by training, for the plain network before training and the sites that lead groups.
         check: Refuses a network before anything is trained.
         continues_pilot: Whether the result starts as its pilot ended.
     """
 
-    read: Callable[[str, Sites], Weights] | None = None
+    read: Callable[[str, Sites], Weights] = _needs_pilot
     train: Callable[[Networks, nn.Module, Sequence[str]], Weights] | None = None
     check: Callable[[Sites], None] = lambda sites: None
     continues_pilot: bool = False
@@ -39,19 +46,4 @@ ALLOCATIONS = {
     "pruning": Allocation(train=pruning.weights, check=check_layers),
     "sensitivity": Allocation(train=sensitivity.weights, continues_pilot=True),
 }
-FILE = Allocation(read=files.weights)
-
-
-def weights_of(allocate: str, sites: Sites) -> Weights:
-    """The weights that an allocation without training gives to the sites.
-
-    Raises:
-        BudgetError: There are no densities for the network, the file does not hold counts, or it takes a pilot.
-    """
-    read = ALLOCATIONS.get(allocate, FILE).read
-    if read is None:
-        raise BudgetError(
-            f'{allocate} is measured in training: run deepshare train with budget.allocate = "{allocate}" and a '
-            "[pilot], and give its pilot/weights.json here"
-        )
-    return read(allocate, sites)
+FILE = Allocation(read=files.weights)  # any other name is that of a file

@@ -12,8 +12,8 @@ from deepshare.sharing.observe import like
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import Site, find_sites
 from deepshare.training.allocation.files import measured_once
-from deepshare.training.networks import Networks
 from deepshare.training.run.folder import RunFolder
+from deepshare.training.trainer import Networks
 
 SAMPLES = 512  # training images that gates are compared on
 

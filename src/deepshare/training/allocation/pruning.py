@@ -7,8 +7,8 @@ from torch import nn
 from deepshare.methods.senet_pruning import Sparse, check_layers, relu_sensitivities
 from deepshare.sharing.sites import find_sites
 from deepshare.training.allocation.files import measured_once
-from deepshare.training.networks import Networks
 from deepshare.training.run.folder import RunFolder
+from deepshare.training.trainer import Networks
 
 
 def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:

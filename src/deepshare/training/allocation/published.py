@@ -6,7 +6,7 @@ from importlib import resources
 
 from deepshare.errors import BudgetError
 from deepshare.sharing.sites import Site
-from deepshare.training.recipe.sections import DENSITIES
+from deepshare.training.recipe.schema import DENSITIES
 
 
 def weights(allocate: str, sites: Sequence[Site]) -> dict[str, float]:

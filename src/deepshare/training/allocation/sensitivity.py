@@ -13,8 +13,8 @@ from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.plan import Group, Plan
 from deepshare.training.allocation.files import measured_once
 from deepshare.training.loop import mean_loss
-from deepshare.training.networks import Networks
 from deepshare.training.run.folder import RunFolder
+from deepshare.training.trainer import Networks
 
 SAMPLES = 2048  # training images that the loss is measured on
 

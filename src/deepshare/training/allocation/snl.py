@@ -10,11 +10,10 @@ from deepshare.methods.snl import SNL, SNLSettings
 from deepshare.sharing import budget
 from deepshare.sharing.sites import find_sites
 from deepshare.training.loop import TrainContext
-from deepshare.training.networks import Networks
 from deepshare.training.recipe.files import Phase, Recipe
 from deepshare.training.run.checkpoint import WeightsHeader, fill, read_weights, write_file
 from deepshare.training.run.folder import RunFolder
-from deepshare.training.trainer import Trainer
+from deepshare.training.trainer import Networks, Trainer
 
 
 def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:

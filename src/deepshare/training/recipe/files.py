@@ -19,8 +19,7 @@ from pydantic_core import ErrorDetails
 from deepshare.errors import RecipeError
 from deepshare.text import nearest
 from deepshare.training.recipe.keys import current, explain, key_type, read_text
-from deepshare.training.recipe.schema import PHASES, Recipe
-from deepshare.training.recipe.sections import Phase, with_new_names
+from deepshare.training.recipe.schema import PHASES, Phase, Recipe, with_new_names
 
 __all__ = ["Phase", "Recipe", "changed", "differences", "flat", "load_recipe", "names", "to_toml"]
 

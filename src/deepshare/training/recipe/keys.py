@@ -10,8 +10,7 @@ from pydantic_core import ErrorDetails
 
 from deepshare.errors import RecipeError
 from deepshare.text import nearest
-from deepshare.training.recipe.schema import Recipe
-from deepshare.training.recipe.sections import RENAMED
+from deepshare.training.recipe.schema import RENAMED, Recipe
 
 
 def current(key: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.errors import CheckpointError
 from deepshare.sharing.plan import Plan
 from deepshare.training.recipe.files import Recipe, differences, load_recipe, to_toml

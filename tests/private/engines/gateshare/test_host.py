@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from websockets.sync.client import connect as knock
 
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare import main
 from deepshare.private.engines.gateshare.compile import schedule

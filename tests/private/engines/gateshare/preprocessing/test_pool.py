@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from deepshare import zoo
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare import cost_model, main
 from deepshare.private.engines.gateshare.client import ClientMaterial, ClientParty

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from deepshare.data.about import About
+from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
