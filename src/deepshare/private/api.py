@@ -28,14 +28,14 @@ def infer(
         model: A trained network: plain, with shared gates or with masks.
         images: (N, C, H, W), normalised as the network takes them.
         engine: One of `engine_names()`.
-        options: What the engine offers to choose, such as {"provider": "ttp"} of crypten.
+        options: Options of the engine, such as {"provider": "ttp"} of crypten.
 
     Returns:
-        The client's logits and what they cost, with the largest error against the plain network.
+        The client's logits and their cost, with the largest error against the plain network.
 
     Raises:
         UnsupportedModelError: The network does something that the engine cannot do.
-        EngineError: The engine is not there, or a party failed.
+        EngineError: The engine is not installed, or a party failed.
     """
     chosen = find_engine(engine)
     check_installed(chosen)
@@ -50,7 +50,7 @@ def run(
     options: Mapping[str, str] | None = None,
     machines: Mapping[Role, Machine] | None = None,
 ) -> Result:
-    """Run a program as `infer` runs a network, on other machines if given."""
+    """Run a program as `infer` runs a network; `machines` puts parties elsewhere."""
     chosen, options = find_engine(engine), options or {}
     check_installed(chosen)
     check_images(images, program)
@@ -66,10 +66,10 @@ def run(
 
 
 def check_images(images: Tensor, program: Program | None) -> None:
-    """Refuse what is no batch of images for a program.
+    """Check that a tensor is a batch of images for a program.
 
     Raises:
-        EngineError: Says what the program takes.
+        EngineError: It is not; the message says what the program takes.
     """
     wanted = "(N, C, H, W)" if program is None else f"(N, {', '.join(map(str, program.input_size))})"
     fits = images.dim() == 4 if program is None else tuple(images.shape[1:]) == program.input_size

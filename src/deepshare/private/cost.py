@@ -93,7 +93,7 @@ def predict(
         input_size: Size of one image.
         engine: Its name; it need not be installed.
         images: Number of images that go through at once.
-        options: The engine's.
+        options: Options of the engine.
 
     Raises:
         UnsupportedModelError: The network does something that the engine cannot do.

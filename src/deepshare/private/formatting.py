@@ -21,7 +21,7 @@ _HEADER = ("", "seconds", "server sent", "client sent", "dealer sent", "rounds",
 
 
 def cost_table(cost: Cost, *, layers: bool = False) -> str:
-    """Online, offline and session costs side by side; every layer if asked for."""
+    """A table of online, offline and session costs, with every layer if `layers` is set."""
     linear = sum((layer.part for layer in cost.layers if layer.kind not in ACTIVATIONS), Part())
     rows = [(f"  {layer.kind} {layer.name}", layer.part) for layer in cost.layers if layers]
     rows += [
@@ -35,7 +35,7 @@ def cost_table(cost: Cost, *, layers: bool = False) -> str:
 
 
 def cost_dict(cost: Cost) -> dict[str, Any]:
-    """Everything, for JSON."""
+    """All costs as plain values, for JSON."""
     return {
         **{key: value for key, value in asdict(cost).items() if key != "layers"},
         "online": asdict(cost.online),
@@ -73,7 +73,7 @@ def cost_comparison(costs: Mapping[str, Cost]) -> str:
 
 
 def class_shares(logits: Tensor, classes: Sequence[str]) -> list[dict[str, float]]:
-    """The share of the pixels of each class that occurs in an image, the largest first.
+    """The fraction of the pixels of each class that occurs in an image, the largest first.
 
     Args:
         logits: (N, classes, H, W).

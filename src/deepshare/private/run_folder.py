@@ -1,4 +1,4 @@
-"""A run folder made ready to be served."""
+"""Programs and images of a run folder."""
 
 import json
 from collections.abc import Container
@@ -24,10 +24,10 @@ def from_run(folder: Path, *, best: bool = False) -> tuple[Program, About]:
 
     Args:
         folder: The run folder.
-        best: Whether to take the weights that were best on the validation images instead of the last.
+        best: Whether to take the weights that were best on the validation images, not the last ones.
 
     Raises:
-        CheckpointError: The folder is unfinished or damaged, or does not say what its images are like.
+        CheckpointError: The folder is unfinished or damaged, or lacks the description of its images.
         UnsupportedModelError: The network does something that private inference does not know.
     """
     network = load(folder, best=best)
@@ -36,10 +36,10 @@ def from_run(folder: Path, *, best: bool = False) -> tuple[Program, About]:
 
 
 def check_plan(program: Program, plan: Plan) -> None:
-    """Refuse a program that shares its gates otherwise than a plan says.
+    """Check that a program shares its gates as a plan says.
 
     Raises:
-        PlanMismatchError: Names the first difference.
+        PlanMismatchError: It does not; the message names the first difference.
     """
     activations = [op for op in program.operations if isinstance(op, SharedActivation)]
     leaders = [program.operations[op.leader] for op in activations]
@@ -58,13 +58,13 @@ def check_plan(program: Program, plan: Plan) -> None:
 
 
 def _site(name: str, sites: Container[str]) -> str:
-    """The site of an activation, which may be within the module that stands there."""
+    """The site of an activation, which may be inside the module at that site."""
     outer = name.removesuffix(".activation")
     return name if name in sites or outer == name else _site(outer, sites)
 
 
 def about_images(folder: Path) -> About:
-    """What a run folder says of its images."""
+    """The description of the images in a run folder."""
     path = RunFolder(folder).images
     try:
         return About.model_validate(json.loads(path.read_text(encoding="utf-8")))
@@ -77,7 +77,7 @@ def about_images(folder: Path) -> About:
 
 
 def training_images(folder: Path, count: int, data_dir: Path | None) -> Tensor:
-    """Training images of a run's data set, prepared: the server's own, to calibrate on.
+    """Training images of a run's data set, normalised, for calibration by the server.
 
     Raises:
         DataError: The data set is not there.
@@ -88,7 +88,7 @@ def training_images(folder: Path, count: int, data_dir: Path | None) -> Tensor:
 
 
 def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list[str], Tensor]:
-    """The first test images of a run's data set, prepared, with names that say what they show.
+    """The first test images of a run's data set, normalised, with names that say their class.
 
     Raises:
         DataError: The data set is not there.

@@ -1,4 +1,4 @@
-"""Activation modules as operations of a program, each as a whole."""
+"""Activation modules as operations of a program: each module is one operation."""
 
 from functools import singledispatch
 
@@ -34,7 +34,7 @@ def activation(module: nn.Module, call: TracedCall, leaders: Leaders) -> Operati
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is one operation as a whole."""
+    """Whether a module becomes one operation, without a look inside."""
     return isinstance(module, GateModule) or activation.dispatch(type(module)) is not activation.dispatch(object)
 
 

@@ -1,6 +1,6 @@
-"""Gates that several neurons decide together: a cell is the set of neurons whose sum is compared with zero.
+"""Gates over several neurons: a cell is a set of neurons whose sum is compared with zero.
 
-Cells are given by the number of its cell for each neuron, in order, from 0 on.
+Cells are given as one number for each neuron, that of its cell, counted from 0.
 """
 
 import torch
@@ -28,7 +28,7 @@ def cells_of_patches(patches: Tensor, height: int, width: int) -> Tensor:
 
 
 def count_cells(cells: Tensor) -> int:
-    """How many there are."""
+    """The number of cells."""
     return int(cells.max()) + 1 if len(cells) else 0
 
 

@@ -58,7 +58,7 @@ class Operation:
         return self.inputs
 
     def moved(self, numbers: Mapping[int, int]) -> Self:
-        """The same operation where the others have new numbers."""
+        """The same operation, with new numbers for those that it reads."""
         return replace(self, inputs=tuple(numbers[source] for source in self.inputs))
 
     def check(self, number: int, operations: Sequence["Operation"]) -> None:

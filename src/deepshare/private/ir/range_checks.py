@@ -1,4 +1,4 @@
-"""Numbers that an engine's fixed point cannot hold, refused before anything starts."""
+"""Checks, before anything starts, that numbers are within the range of an engine's fixed point."""
 
 from torch import Tensor
 
@@ -7,10 +7,10 @@ from deepshare.private.ir.program import Program, hidden_tensors
 
 
 def check_numbers(program: Program, limit: float) -> None:
-    """Refuse a program with numbers that are not below a limit; an outline has none.
+    """Check that all numbers of a program are below a limit; an outline has none.
 
     Raises:
-        UnsupportedModelError: Names every layer.
+        UnsupportedModelError: Some are not; names every such layer.
     """
     problems = [
         f"{operation.name}: its {name} has a number that is not below {limit:.0f}, the range of fixed point: "
@@ -24,10 +24,10 @@ def check_numbers(program: Program, limit: float) -> None:
 
 
 def check_images_below(images: Tensor, limit: float) -> None:
-    """Refuse images with numbers that are not below a limit.
+    """Check that all numbers of images are below a limit.
 
     Raises:
-        EngineError: Says the limit.
+        EngineError: Some are not.
     """
     if not _below(images, limit):
         raise EngineError(

@@ -55,7 +55,7 @@ def translate(model: nn.Module, input_size: Sequence[int]) -> Program:
 
 
 def _check(program: Program, model: nn.Module, images: Tensor) -> None:
-    """Compare with the network on images that the translation has not seen."""
+    """Compare the program with the network on new images."""
     name = type(model).__name__
     result = copy_of(model).double().cpu().eval()(images.clone())
     expected = result["out"] if isinstance(result, dict) else result
@@ -70,7 +70,7 @@ def _check(program: Program, model: nn.Module, images: Tensor) -> None:
 
 
 class _Tracer(TorchFunctionMode):
-    """Records one forward. Tensors are known by their identity; they are kept alive, so that none comes twice."""
+    """Records one forward pass. Tensors are identified by `id`, and kept alive so that no id comes twice."""
 
     def __init__(self, network: nn.Module, images: Tensor) -> None:
         super().__init__()

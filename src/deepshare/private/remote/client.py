@@ -30,7 +30,7 @@ class Offer:
 
     Attributes:
         engine: The engine that it uses.
-        options: The engine's.
+        options: Options of the engine.
         program: An outline.
         about: Description of its images.
     """
@@ -42,13 +42,13 @@ class Offer:
 
     @property
     def uses_pools(self) -> bool:
-        """Whether the parties compute with what a dealer prepared in advance."""
+        """Whether the parties use pools that a dealer prepared in advance."""
         preprocessing = self.engine.preprocessing
         return preprocessing is not None and self.options == preprocessing.options
 
 
 class ModelClient:
-    """A connection to a server, once its offer is here."""
+    """A connection to a server whose offer has arrived."""
 
     def __init__(self, control: Control, host: str, tls: Tls | None, pool: Path | None) -> None:
         self._control, self._host, self._tls, self._pool = control, host, tls, pool

@@ -33,7 +33,7 @@ class ModelServer:
 
     Attributes:
         engine: The engine.
-        options: The engine's.
+        options: Options of the engine.
         program: The network with its hidden numbers, which stay here.
         about: Description of the images, for clients.
         tls: Certificates; None on one machine.
@@ -97,7 +97,7 @@ class ModelServer:
             slots.release()
 
     def _agree(self, control: Control) -> tuple[int, str]:
-        """The number of images and the address of a client that has accepted the offer."""
+        """Agree with a client: the number of its images, and its address."""
         hello = control.receive()
         if hello.get("protocol") != PROTOCOL:
             raise EngineError(

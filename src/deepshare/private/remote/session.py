@@ -183,16 +183,16 @@ def run_session(party: Party, task: Task, control: Control) -> tuple[Outcome, Ou
 
 
 def _tell(control: Control, event: Event) -> None:
-    """Tell the other party what it may know: why, and how, a client ends can be a fact about its images."""
+    """Tell the other party of this one's end; a client keeps its reason, which could reveal something of its images."""
     if event.kind == "done":
-        with suppress(EngineError):  # a lost connection is noticed by who listens on it
+        with suppress(EngineError):  # a lost connection is noticed by its listener
             control.send(account(event.value))
     elif event.kind in FAILURES:
         control.end(*((event.kind, event.value) if event.role == "server" else ("gone", "it ended the inference")))
 
 
 def account(outcome: Outcome) -> dict[str, Any]:
-    """The message about an outcome for the other party: measurements, never results."""
+    """The other party's view of an outcome: measurements, never results."""
     return {
         "layers": [[number, asdict(part)] for number, part in outcome.layers.items()],
         "offline": asdict(outcome.offline),
@@ -205,7 +205,7 @@ def measured(message: dict[str, Any], program: Program) -> Outcome:
     """Read the other party's account.
 
     Raises:
-        EngineError: It is something else.
+        EngineError: It is damaged.
     """
     try:
         layers = {int(number): _part(part) for number, part in message["layers"]}

@@ -20,11 +20,11 @@ AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
 
 
 def make_keys(folder: Path, hosts: Sequence[str]) -> None:
-    """Make a folder for each party with the authority, its certificate and its key; the authority's key is not kept.
+    """Write a folder for each party with the authority, its certificate and its key; the authority's key is not kept.
 
     Args:
-        folder: Where; its folders `server` and `client` must not exist.
-        hosts: Names and addresses that the server is reached by.
+        folder: Folder to write; its folders `server` and `client` must not exist.
+        hosts: Names and addresses of the server.
 
     Raises:
         EngineError: There are keys already, or the folder cannot be written.

@@ -206,7 +206,7 @@ class Engine(Protocol):
 
     Attributes:
         name: As on the command line.
-        trust: One or two lines: who has to trust whom, and what is not protected.
+        trust: Trust assumptions in one or two lines, and what is not protected.
         packages: Modules that must be there.
         install: The commands that install them.
         encrypts: Whether it can speak TLS between hosts.

@@ -60,7 +60,7 @@ class PartyError(EngineError):
 
 
 def attempt(run: Callable[[Callable[[], None]], Outcome], tell: Callable[[str, Any], None]) -> None:
-    """Run one party's part, and tell its progress and its end by kind and value.
+    """Run one party's part, and tell its progress and its end.
 
     Args:
         run: The part; it gets the function to call once the parties are connected.

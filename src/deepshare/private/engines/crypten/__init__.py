@@ -1,7 +1,7 @@
-"""Engine crypten: two parties with secret shares in fixed point, and someone who is trusted with random numbers.
+"""Engine crypten: two parties with secret shares in fixed point, and a trusted dealer of random numbers.
 
 Comparisons are CrypTen's own circuit. Products are Beaver's, as CrypTen's are, with two differences. A masked number is
-opened once and serves every product that it is in: weights, alpha and beta once for all images, a value once for all
+opened once and serves all its products: weights, alpha and beta once for all images, a value once for all
 layers that read it, and a gate once for all channels and layers that share it. And the products of the masks are dealt
 for more than two factors, so that x (alpha gate + beta) takes one opening of x and one truncation.
 """
@@ -54,7 +54,7 @@ class Crypten:
         return ("server", "client", "dealer") if provider(options) == "ttp" else ("server", "client")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
-        """Refuse options that are not there and numbers beyond the range of fixed point."""
+        """Refuse unknown options, and numbers beyond the range of fixed point."""
         provider(options)
         check_numbers(program, LIMIT)
 
@@ -68,7 +68,7 @@ class Crypten:
         """Clients take turns."""
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
-        """Exactly the cost that `run` measures, but for the time."""
+        """The cost that `run` measures, exactly, without the time."""
         from deepshare.private.engines.crypten import registry
 
         provider(options)

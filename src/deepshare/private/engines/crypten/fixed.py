@@ -17,7 +17,7 @@ def encode(values: Tensor, bits: int = BITS) -> Tensor:
 
 
 def decode(integers: Tensor) -> Tensor:
-    """Back to numbers."""
+    """The numbers that integers stand for."""
     return integers.double() / 2.0**BITS
 
 
@@ -30,5 +30,5 @@ def truncate(share: Tensor, bits: int = BITS) -> Tensor:
 
 
 def divide(share: Tensor, divisor: int) -> Tensor:
-    """The same for any whole number."""
+    """Divide by any whole number, each party for itself."""
     return torch.div(share, divisor, rounding_mode="trunc")

@@ -36,7 +36,7 @@ class GlooLink:
 
     Raises:
         EngineError: The server's port is taken.
-        ConnectionError: The others do not come.
+        ConnectionError: Another party does not connect.
     """
 
     def __init__(self, role: Role, addresses: Mapping[Role, str]) -> None:
@@ -70,7 +70,7 @@ class GlooLink:
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
     def open(self, shares: Sequence[Tensor]) -> list[Tensor]:
-        """Show numbers to both parties: the sum of their shares."""
+        """Open numbers to both parties: the sums of their shares."""
         return [mine + theirs for mine, theirs in zip(shares, self.exchange(shares), strict=True)]
 
     def send(self, tensor: Tensor, to: Role) -> None:
@@ -85,7 +85,7 @@ class GlooLink:
         return result
 
     def meet(self) -> None:
-        """Wait for the other party, outside of what is measured."""
+        """Wait for the other party; not measured."""
         self._swap(torch.zeros(1, dtype=torch.long))
 
     def part(self) -> None:

@@ -69,5 +69,5 @@ class Local(SecureOperation[Operation]):
 
 
 def exchange(words: int, rounds: int = 1) -> Part:
-    """Both parties send so many words; without any there is no round."""
+    """The cost of `words` sent by each party; without any there is no round."""
     return Part(server_bytes=words * BYTES, client_bytes=words * BYTES, rounds=rounds if words else 0)

@@ -95,7 +95,7 @@ class ComputingParty:
         return self._context.shared(images, BITS, owner=1)
 
     def _reveal(self, share: Tensor) -> Tensor | None:
-        """Show the logits to the client alone."""
+        """Reveal the logits to the client alone."""
         self._link.rounds += 1
         if self._task.role == "server":
             self._link.send(share, "client")

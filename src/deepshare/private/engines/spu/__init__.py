@@ -1,7 +1,7 @@
 """Engines spu-cheetah and spu-semi2k: two parties on the runtime of SecretFlow, in fixed point of 64 bits.
 
-Every operation is compiled by itself, so that its cost can be read from the runtime. What one party alone knows stays
-with it: the first operation that brings something of both parties together makes shares. On CHEETAH alpha, beta and the
+Every operation is compiled by itself, so that its cost can be read from the runtime. A party's own numbers stay with
+it until an operation combines them with the other party's: its result is shared. On CHEETAH alpha, beta and the
 coefficients of polynomials go into the weights after them where that sends less; on SEMI2K weights and gates are opened
 behind a mask once, and serve all further products.
 
@@ -19,12 +19,12 @@ from deepshare.private.runtime.engine import Outcome, Part, Role, Task
 
 
 class Spu:
-    """See `deepshare.private.runtime.engine.Engine`; there is nothing to choose.
+    """See `deepshare.private.runtime.engine.Engine`; it has no options.
 
     Args:
         name: As on the command line.
-        protocol: What it speaks.
-        trust: What it protects.
+        protocol: Its protocol.
+        trust: Its trust assumptions.
     """
 
     packages = ("spu", "jax")
@@ -65,7 +65,7 @@ class Spu:
         """Clients take turns."""
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
-        """What `run` measures, but for the time; nothing is done offline."""
+        """The cost that `run` measures, without the time; nothing is done offline."""
         from deepshare.private.engines.spu.registry import online
 
         self._refuse(options)

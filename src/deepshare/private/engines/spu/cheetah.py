@@ -19,7 +19,7 @@ _ENCRYPTED, _ANSWER, _SHARES = 500_300, 641_000, 893_800
 
 
 def tile(rows: int, inner: int, columns: int, packs: bool) -> tuple[int, int, int]:
-    """The blocks that a matrix product is cut into: the protocol weighs what is sent against what is computed.
+    """The blocks that a matrix product is cut into; the protocol weighs communication against computation.
 
     Answers that are packed take depths that are powers of two.
     """
@@ -82,7 +82,7 @@ class Triples:
         self._left = _COEFFICIENTS // 2 - 1  # keys are made with a first product of one element
 
     def product(self, size: int) -> Part:
-        """Element by element."""
+        """The cost of `size` products, element by element."""
         if size >= 2 * _COEFFICIENTS:
             sent = 2 * ceil(size / 2 / _COEFFICIENTS) * _SHARES
             return Part(server_bytes=sent, client_bytes=sent, rounds=1)

@@ -122,7 +122,7 @@ class Held:
         return self.owner is None
 
     def channels(self, of_value: int) -> int:
-        """Channels of a variable made like this one, for a value with so many."""
+        """Channels of a variable of the same structure, for a value with `of_value` channels."""
         return of_value if self.owner is None else len(self.owner) * of_value // self.shape[0]
 
     def scaled(self, weight: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class ReshapeKernel(Kernel):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ShareKernel(ReshapeKernel):
-    """The client's images, turned from hers alone into shares."""
+    """The client's images, turned from the client's own into shares."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -29,7 +29,7 @@ class Lowering:
         self._readers = {source: op for op in program.operations for source in op.inputs}
 
     def emit(self, kernel: Kernel) -> Held:
-        """Add a kernel; its output as a value."""
+        """Add a kernel and return its output as a value."""
         self.kernels.append(kernel)
         return Held(kernel.output, kernel.shape)
 
@@ -84,7 +84,7 @@ def absorbing_pays(program: Program, number: int, parts: int, count: int) -> boo
 
 
 def _more(program: Program, reader: Operation, number: int, channels: int, count: int) -> int:
-    """Bytes that a reader sends more if the variable has so many channels."""
+    """Additional bytes of a reader if the variable has `channels` channels."""
     rows, outputs = prod(reader.shape[1:]) * count, reader.shape[0]
     match reader:
         case Weighted():

@@ -101,7 +101,7 @@ class _Party:
         return shared + self._once(multiply, ["zero", *names], [f"nothing{number}" for number in range(len(names))])
 
     def _make_keys(self) -> Part:
-        """Make CHEETAH do once what it otherwise does at its first comparison and its first products."""
+        """Make CHEETAH generate its keys now, not at its first comparison and its first products."""
         largest = max(kernel.elements for kernel in self.kernels) * self.task.count
         spread = min(largest, _TILE * _MOST_CORES)
 

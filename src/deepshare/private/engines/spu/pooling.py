@@ -118,7 +118,7 @@ def _along_last(x: "Array", matrix: "np.ndarray[Any, Any]") -> "Array":
 
 
 def lower_resample(lowering: Lowering, number: int, operation: Resample) -> Held:
-    """All channels alike, and so those of a scaled variable."""
+    """One kernel for all channels; a pending scale stays pending."""
     x = lowering.held(operation.inputs[0])
     kernel = ResampleKernel(
         number=number,

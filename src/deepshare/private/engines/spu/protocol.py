@@ -1,9 +1,9 @@
-"""The two protocols, and what is different about them."""
+"""The two protocols and their differences."""
 
 from dataclasses import dataclass
 
 FRACTION_BITS = 18
-# With so many bits after the point of 64, products hold below 2^26: two numbers below 2^13 can be multiplied.
+# With 18 of 64 bits after the point, products hold below 2^26: two numbers below 2^13 can be multiplied.
 LIMIT = 2.0**13
 
 
@@ -13,7 +13,7 @@ class Protocol:
 
     Attributes:
         kind: Its name there.
-        absorbs: Whether products with the server's numbers are dear, so that scales go into weights.
+        absorbs: Whether products with the server's numbers are expensive, so that scales go into weights.
         caches: Whether a factor that is opened once can serve many products.
     """
 

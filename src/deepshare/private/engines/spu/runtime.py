@@ -64,11 +64,11 @@ class SpuRuntime:
         return self._meter.run(self._runtime, executable)
 
     def drop(self, name: str) -> None:
-        """Forget a variable."""
+        """Delete a variable."""
         self._runtime.del_var(name)
 
     def wait(self) -> None:
-        """Until the other party is here too."""
+        """Wait for the other party."""
         self._link.barrier()
 
     def reveal(self, name: str) -> tuple["np.ndarray[Any, Any] | None", Part]:

@@ -115,7 +115,7 @@ class ScaleKernel(Kernel):
 def lower_shared(lowering: Lowering, number: int, operation: SharedActivation) -> Held:
     """A leader's gates, then a selection that leaves the scale pending, or the scale at once."""
     x = lowering.plain(operation.inputs[0])
-    # The compiler makes a product of vectors something dearer than one of matrices.
+    # The compiler turns a product of vectors into something more expensive than one of matrices.
     rows = 0 if lowering.absorbs else max(operation.prototypes, 2)
     if operation.leads:
         shape = (operation.prototypes, *operation.shape[1:])
