@@ -169,3 +169,12 @@ def test_torchvision_can_be_looked_for_without_torch_and_then_imported() -> None
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr
+
+
+def test_tests_share_code_by_plain_modules_alone() -> None:
+    wrong = re.compile(r"^ *(?:from|import) tests\b.*\b(?:conftest|test_\w+)\b.*$", re.MULTILINE)
+    found = {path.name: wrong.findall(path.read_text("utf-8")) for path in (ROOT / "tests").rglob("*.py")}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert (
+        len(wrong.findall("from tests.a.conftest import b\nfrom tests.a import test_b\nfrom tests.a import c\n")) == 2
+    )
