@@ -36,32 +36,32 @@ def fit(
     hardware: Hardware | None = None,
     reporter: Reporter | None = None,
 ) -> nn.Module:
-    """Train a network as a recipe says, and first its teacher and the plain network, where it needs them.
+    """Train a network by a recipe, after the teacher and the plain network that the recipe needs.
 
-    Everything is saved in the run folder after each epoch; the teacher and the plain network have run folders of their
-    own inside it, and `teacher.weights` or `plain.weights` in a recipe take finished ones instead.
+    Everything is saved in the run folder after each epoch. The teacher and the plain network have their own run folders
+    inside it; `teacher.weights` and `plain.weights` of a recipe use finished ones instead.
 
     Args:
-        model: A network of your own, plain or shared, in the place of the recipe's; it is not touched.
-        recipe: A recipe, or its name or file.
-        out: The run folder.
+        model: Your own network, plain or shared, instead of the recipe's; it is not modified.
+        recipe: A recipe, its name or its file.
+        out: Run folder.
         data: Your own data: a Dataset, or (training, validation) or (training, validation, test), each a Dataset or a
             DataLoader; or the name of a data set. By default the recipe's.
-        data_dir: Where data sets are.
-        download: Whether to fetch a data set that is not there.
-        resume: Whether to resume the run in the folder; it ends bit for bit as if it had not been interrupted.
-        dry_run: Whether to train only one batch of every phase, and to keep nothing.
+        data_dir: Folder of data sets.
+        download: Download a missing data set.
+        resume: Resume the run in the folder; on a CPU the result is bit-identical to that of an uninterrupted run.
+        dry_run: Train one batch of every phase and write nothing.
         hardware: Devices and processes.
-        reporter: Is told of every phase and epoch; by default nobody is.
+        reporter: Receives every phase and epoch; by default there is none.
 
     Returns:
         The trained network, on the CPU and ready for inference.
 
     Raises:
-        RecipeError: The recipe is wrong, or its learning rate too high.
+        RecipeError: The recipe is wrong, or its learning rate is too high.
         DataError: The data is missing, damaged or does not fit the network.
         CheckpointError: The folder holds something else, or a file in it is damaged or cannot be written.
-        HardwareError: The devices are not there, or not so many.
+        HardwareError: A device is missing, or there are too few of them.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as pipeline:
@@ -78,7 +78,7 @@ def teach(
     hardware: Hardware | None = None,
     reporter: Reporter | None = None,
 ) -> nn.Module:
-    """Train no more than a recipe's [teacher], the network with GELUs, which other runs take as `teacher.weights`.
+    """Train only the [teacher] of a recipe, the network with GELUs, for other runs to use as `teacher.weights`.
 
     The arguments are those of `fit`.
 
@@ -104,12 +104,12 @@ def allocate(
     hardware: Hardware | None = None,
     reporter: Reporter | None = None,
 ) -> dict[str, int]:
-    """Find by SNL how many gates each site of a network wants, as `fit` does where budget.allocate is "snl".
+    """Count the gates of each site with SNL, as `fit` does if budget.allocate is "snl".
 
     The arguments are those of `fit`. The plain network is trained first, unless the recipe has weights for it.
 
     Returns:
-        A count for each site: weights for `plan`, which the run folder also holds as `snl/counts.json`.
+        Gates of each site: weights for `plan`, also written to `snl/counts.json` of the run folder.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe = changed(recipe, {"budget.allocate": "snl"})
@@ -133,7 +133,7 @@ def _pipeline(
     fabric = hardware.fabric()
     _check_batches(recipe, hardware.processes)
     launch(fabric)
-    if isinstance(data, str):  # the run folder says on which images it was trained
+    if isinstance(data, str):  # the run folder records the images of its training
         recipe, data = changed(recipe, {"data.name": data}), None
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))

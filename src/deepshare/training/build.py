@@ -213,15 +213,15 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     """Rebuild the network of a finished run from its folder alone.
 
     Args:
-        folder: The run folder.
-        model: The network as it was given to `fit`, if it was the user's own, plain or shared; it is not touched.
-        best: Whether to take the weights that were best on the validation images instead of the last.
+        folder: Run folder.
+        model: The network given to `fit`, if it was your own, plain or shared; it is not modified.
+        best: Use the weights with the best validation score instead of the last.
 
     Returns:
         The network, on the CPU and ready for inference.
 
     Raises:
-        CheckpointError: The folder is unfinished, damaged, from another plan or no run folder.
+        CheckpointError: The run is unfinished or damaged, has another plan, or the folder is not a run folder.
     """
     run = RunFolder(Path(folder))
     check_finished(run)

@@ -52,18 +52,18 @@ def evaluate(
     evaluation: Evaluation | None = None,
     batch: int = 256,
 ) -> Metrics:
-    """Evaluate a network on the device where it is.
+    """Evaluate a network on its current device.
 
     Args:
         model: The network; its mode is restored afterwards.
-        data: The name of a data set, whose test images are taken, or any images: a set, a Dataset or a DataLoader.
-        data_dir: Where data sets are.
-        image_size: Fit every image into a frame of this size, a square or (height, width); images of unequal size need
-            it.
-        evaluation: For segmentation, how masks of another size than `image_size` are judged. By default image and mask
-            are fitted into the frame. "whole" fits the image and scales the logits back to the mask; "sliding" covers
-            the image by overlapping crops of `image_size` and takes the mean of their logits.
-        batch: Images at a time; it does not change the result beyond rounding.
+        data: Name of a data set, for its test images, or any images: an image set, a Dataset or a DataLoader.
+        data_dir: Folder of data sets.
+        image_size: Fit every image into a frame of this size, a square or (height, width); needed for images of
+            unequal size.
+        evaluation: Mode for masks of another size than `image_size`. By default image and mask are fitted into the
+            frame. "whole" fits the image and resizes the logits to the mask. "sliding" covers the image with
+            overlapping crops of `image_size` and averages their logits.
+        batch: Batch size; it affects the result only by rounding.
 
     Raises:
         DataError: The data set is missing or damaged.

@@ -18,18 +18,17 @@ Precision = Literal["32-true", "bf16-mixed"]
 
 @dataclass(frozen=True)
 class Hardware:
-    """The machine's side of a run.
+    """Devices and processes of a run.
 
-    Several processes share each batch; every one of them has BatchNorm statistics of its own part of it, and those of
-    the first are saved.
+    Several processes split each batch. Each has the BatchNorm statistics of its own part; those of the first are saved.
 
     Attributes:
-        accelerator: `cpu`, `cuda`, `mps`, or `auto` for the best there is.
-        devices: Processes on each machine; torchrun has a flag of its own for it.
-        num_nodes: Machines, likewise; all of them must see the run folder.
-        precision: Of the forward and backward pass.
-        compile: Whether to compile the network.
-        deterministic: Whether to refuse operations that may differ from run to run.
+        accelerator: `cpu`, `cuda`, `mps`, or `auto` for the best available.
+        devices: Processes per machine; torchrun sets them with its own flag.
+        num_nodes: Machines; torchrun sets them with its own flag. All must see the run folder.
+        precision: Precision of the forward and backward pass.
+        compile: Compile the network.
+        deterministic: Refuse nondeterministic operations.
     """
 
     accelerator: str = "auto"
@@ -45,7 +44,7 @@ class Hardware:
 
     @property
     def processes(self) -> int:
-        """Of all machines together."""
+        """Number of processes on all machines."""
         devices, nodes = self._counts()
         return devices * nodes
 
@@ -53,7 +52,7 @@ class Hardware:
         """The devices, for `launch`; no process is started yet.
 
         Raises:
-            HardwareError: There are no such devices, or not so many.
+            HardwareError: A device is missing, or there are too few of them.
         """
         devices, nodes = self._counts()
         try:
