@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from deepshare import plan, share, zoo
 from deepshare.errors import EngineError
@@ -55,6 +56,21 @@ def test_forward_references_and_false_leaders_are_refused(program: Program) -> N
         follower.update(wrong)
         with pytest.raises(EngineError, match="follows no leader"):
             outline.parse(json.dumps(content))
+
+
+def test_orders_that_are_none_are_refused() -> None:
+    content = json.loads(outline.dump(translate(Transposed(), (2, 3, 4))))
+    assert content["operations"][1]["order"] == [1, 0, 2]
+    for wrong in ({"order": [1, 1, 2]}, {"order": [1, 0]}, {"order": [0, 1, 2]}, {"order": [1, 0, 3]}, {"shape": [24]}):
+        changed = json.loads(json.dumps(content))
+        changed["operations"][1].update(wrong)
+        with pytest.raises(EngineError, match="is no order of dimensions"):
+            outline.parse(json.dumps(changed))
+
+
+class Transposed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
 
 
 @settings(max_examples=60, deadline=None)

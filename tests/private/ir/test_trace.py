@@ -117,6 +117,10 @@ def test_every_way_of_resampling_is_two_matrices(function: Callable[[Tensor], Te
         lambda x: F.max_pool2d(x, 3, 2, 1),
         lambda x: F.dropout(x + x, training=False),
         lambda x: x.clone().add_(x).relu_() + x,
+        lambda x: x.permute(0, 2, 3, 1),
+        lambda x: torch.permute(x, (0, -1, 1, 2)),
+        lambda x: x.transpose(-1, 1).flatten(1),
+        lambda x: torch.cat([x, x], 1).view(-1, 2, 2, 8, 9).swapaxes(1, 2).contiguous().view(-1, 4, 8, 9),
     ],
 )
 def test_other_functions(function: Callable[[Tensor], Tensor]) -> None:
@@ -171,7 +175,8 @@ def test_what_nobody_reads_is_left_out_but_leaders_stay() -> None:
         (lambda x: F.interpolate(x, size=4, mode="bicubic"), "interpolation bicubic"),
         (lambda x: x.mean(1), "a mean over dimensions"),
         (lambda x: (x, x), "returns tuple"),
-        (lambda x: x.reshape(-1), "across images"),
+        (lambda x: x.reshape(-1), "a reshape across images"),
+        (lambda x: x.transpose(0, 1), "a permutation across images"),
         (lambda x: F.conv2d(x, x), "several tensors that depend on the image"),
         (lambda x: F.dropout(x), "may draw random numbers"),
     ],

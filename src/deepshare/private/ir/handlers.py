@@ -22,6 +22,7 @@ from deepshare.private.ir.program import (
     MaxPool,
     Norm,
     Operation,
+    Permute,
     Resample,
     Reshape,
 )
@@ -165,6 +166,21 @@ def _reshape(call: TracedCall, input: Tensor, *_: Any, **__: Any) -> Operation:
     if input.numel() // call.before[0] != torch.Size(call.shape).numel():
         raise call.refuse("a reshape across images", "keep the batch first")
     return Reshape(call.name, call.inputs, call.shape)
+
+
+@handles("permute")
+def _permute(call: TracedCall, input: Tensor, *dims: Any) -> Operation:
+    order = [dim % input.dim() for dim in (dims if isinstance(dims[0], int) else dims[0])]
+    if order[0] != 0:
+        raise call.refuse("a permutation across images", "keep the batch first")
+    return Permute(call.name, call.inputs, call.shape, tuple(dim - 1 for dim in order[1:]))
+
+
+@handles("transpose", "swapaxes", "swapdims")
+def _transpose(call: TracedCall, input: Tensor, dim0: int, dim1: int) -> Operation:
+    order = list(range(input.dim()))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return _permute(call, input, *order)
 
 
 @handles("mean")

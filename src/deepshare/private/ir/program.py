@@ -208,6 +208,28 @@ class Reshape(Operation):
 
 
 @dataclass(frozen=True, eq=False)
+class Permute(Operation):
+    """The same elements with their dimensions in another order: transposition and, between reshapes, channel shuffle.
+
+    Attributes:
+        order: For each dimension of the result that of the input, without the batch, counted from 0.
+    """
+
+    order: tuple[int, ...]
+
+    def check(self, number: int, operations: Sequence[Operation]) -> None:
+        """Every dimension of the input comes once."""
+        super().check(number, operations)
+        before = operations[self.inputs[0]].shape
+        if sorted(self.order) != list(range(len(before))) or self.shape != tuple(before[d] for d in self.order):
+            raise ValueError(f"operation {number} is no order of dimensions")
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """torch's permutation."""
+        return inputs[0].permute(0, *(1 + dimension for dimension in self.order)).contiguous()
+
+
+@dataclass(frozen=True, eq=False)
 class SharedActivation(Operation):
     """y[c] = x[c] (alpha[c] gate[pi[c]] + beta[c]), with the gates of the first P channels of the leader's input.
 
@@ -341,6 +363,7 @@ OPERATIONS: tuple[type[Operation], ...] = (
     Add,
     Concatenate,
     Reshape,
+    Permute,
     SharedActivation,
     GatedActivation,
 )

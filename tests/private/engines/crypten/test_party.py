@@ -82,6 +82,7 @@ class Odd(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.max_pool2d(self.first(x), 3, 2, padding=1)
+        x = x.view(-1, 2, 4, *x.shape[2:]).transpose(1, 2).flatten(1, 2)
         x = F.interpolate(self.second(x), size=(5, 9), mode="bilinear", align_corners=False)
         x = x + F.relu(x)
         x = F.adaptive_avg_pool2d(F.avg_pool2d(x, 2), (3, 3))

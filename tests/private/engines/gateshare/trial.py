@@ -237,6 +237,7 @@ class Odd(nn.Module):
         x = F.avg_pool2d(F.relu(self.first(x)), 3, 1, padding=1)
         x = F.interpolate(self.second(x), size=(5, 9), mode="bilinear", align_corners=False)
         x = torch.cat([x, x + F.relu(x)], 1)
+        x = x.view(-1, 2, 8, 5, 9).transpose(1, 2).flatten(1, 2)
         x = F.adaptive_avg_pool2d(self.none(self.some(x)), (3, 3))
         return self.last(F.relu(self.third(x.flatten(1))))
 

@@ -14,7 +14,7 @@ SIZE = (2, 8, 8)
 
 
 class Varied(nn.Module):
-    """Every operation once: dilation, groups, stride, sums, concatenation, pooling of all kinds, interpolation."""
+    """Every operation: dilation, groups, stride, sums, concatenation, shuffle, pooling of all kinds, interpolation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,6 +29,7 @@ class Varied(nn.Module):
         y = F.relu(self.wide(x) + self.narrow(x))
         y = F.relu(y + x + self.wide(y))
         x = F.max_pool2d(torch.cat([x, y], 1), 3, 2, 1)
+        x = x.view(-1, 2, 4, 4, 4).transpose(1, 2).flatten(1, 2)
         x = F.relu(self.grouped(x))
         x = F.interpolate(x, scale_factor=2, mode="bilinear")
         x = F.avg_pool2d(F.adaptive_avg_pool2d(x, 3), 2, 1)

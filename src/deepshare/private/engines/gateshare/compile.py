@@ -19,6 +19,7 @@ from deepshare.private.ir.program import (
     Linear,
     MaxPool,
     Operation,
+    Permute,
     Program,
     Resample,
     Reshape,
@@ -33,6 +34,7 @@ LOWERINGS: dict[type[Operation], Callable[[ScheduleBuilder, int, Any], None]] = 
     Add: local.lower_add,
     Concatenate: local.lower_concatenate,
     Reshape: local.lower_reshape,
+    Permute: local.lower_permute,
     Resample: local.lower_resample,
 }
 """How an operation becomes steps; linear layers and their sums aside."""

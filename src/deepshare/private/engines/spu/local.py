@@ -10,7 +10,7 @@ import torch
 from deepshare.private.engines.spu.kernel import Keep, Kernel, as_is
 from deepshare.private.engines.spu.linear import Held, Value, pending
 from deepshare.private.engines.spu.lowering import Lowering
-from deepshare.private.ir.program import Add, Concatenate, Input, Reshape
+from deepshare.private.ir.program import Add, Concatenate, Input, Permute, Reshape
 
 if TYPE_CHECKING:
     from jax import Array
@@ -23,6 +23,17 @@ class ReshapeKernel(Kernel):
     def compute(self, inputs: Sequence["Array"], hidden: Mapping[str, "Array"], keep: Keep = as_is) -> "Array":
         """The same elements."""
         return inputs[0].reshape(-1, *self.shape)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PermuteKernel(Kernel):
+    """The same elements with their dimensions in another order."""
+
+    order: tuple[int, ...]
+
+    def compute(self, inputs: Sequence["Array"], hidden: Mapping[str, "Array"], keep: Keep = as_is) -> "Array":
+        """The same elements."""
+        return inputs[0].transpose(0, *(1 + dimension for dimension in self.order))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -95,3 +106,10 @@ def lower_reshape(lowering: Lowering, number: int, operation: Reshape) -> Held:
     area = prod(x.shape[1:])
     owner = (x.owner[:, None] * area + torch.arange(area)).flatten()
     return Held(value.name, operation.shape, owner, x.scale.repeat_interleave(area))
+
+
+def lower_permute(lowering: Lowering, number: int, operation: Permute) -> Held:
+    """The elements, after a pending scale."""
+    names, output = lowering.names(operation), f"v{number}"
+    kernel = PermuteKernel(number=number, inputs=names, output=output, shape=operation.shape, order=operation.order)
+    return lowering.emit(kernel)

@@ -11,7 +11,7 @@ from typing import Any
 from deepshare.private.engines.spu.gated import lower_gated
 from deepshare.private.engines.spu.kernel import CostContext, Kernel
 from deepshare.private.engines.spu.linear import Value, layer
-from deepshare.private.engines.spu.local import lower_add, lower_concatenate, lower_input, lower_reshape
+from deepshare.private.engines.spu.local import lower_add, lower_concatenate, lower_input, lower_permute, lower_reshape
 from deepshare.private.engines.spu.lowering import Lowering
 from deepshare.private.engines.spu.pooling import lower_max_pool, lower_resample
 from deepshare.private.engines.spu.protocol import Protocol
@@ -25,6 +25,7 @@ from deepshare.private.ir.program import (
     Linear,
     MaxPool,
     Operation,
+    Permute,
     Program,
     Resample,
     Reshape,
@@ -47,6 +48,7 @@ LOWERINGS: dict[type[Operation], Callable[[Lowering, int, Any], Value]] = {
     Add: lower_add,
     Concatenate: lower_concatenate,
     Reshape: lower_reshape,
+    Permute: lower_permute,
     Convolution: lower_linear,
     Linear: lower_linear,
     Resample: lower_resample,

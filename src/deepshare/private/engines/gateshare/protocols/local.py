@@ -19,7 +19,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ProtocolStep,
     ServerOnline,
 )
-from deepshare.private.ir.program import Add, Concatenate, Resample, Reshape
+from deepshare.private.ir.program import Add, Concatenate, Permute, Resample, Reshape
 
 # Bits of a matrix of interpolation, and of one over the window of an average that is no power of two.
 _MATRIX_BITS, _WINDOW_BITS = 11, 16
@@ -75,6 +75,17 @@ class ReshapeStep(LocalStep):
     def apply(self, inputs: list[Tensor]) -> Tensor:
         """Reshape."""
         return inputs[0].reshape(-1, *self.shape)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PermuteStep(LocalStep):
+    """The same elements with their dimensions in another order."""
+
+    order: tuple[int, ...]
+
+    def apply(self, inputs: list[Tensor]) -> Tensor:
+        """Permute."""
+        return inputs[0].permute(0, *(1 + dimension for dimension in self.order)).contiguous()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -136,6 +147,16 @@ def lower_reshape(builder: ScheduleBuilder, operation: int, node: Reshape) -> No
     source = builder.result(node.inputs[0])
     number, scale = builder.next_number, builder.steps[source].scale
     step = ReshapeStep(number=number, operation=operation, inputs=(source,), shape=node.shape, scale=scale)
+    builder.append(step, result_of=operation)
+
+
+def lower_permute(builder: ScheduleBuilder, operation: int, node: Permute) -> None:
+    """Add the step of a permutation."""
+    source = builder.result(node.inputs[0])
+    number, scale = builder.next_number, builder.steps[source].scale
+    step = PermuteStep(
+        number=number, operation=operation, inputs=(source,), shape=node.shape, scale=scale, order=node.order
+    )
     builder.append(step, result_of=operation)
 
 
