@@ -7,10 +7,8 @@ import pytest
 from tests.docs.guides import change, follow, run_tests
 from tests.docs.pages import DOCS
 
-GUIDES = sorted(path.stem for path in (DOCS / "guides").glob("*.md"))
 
-
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("guide", ["add-a-data-set", "add-an-operation"])
 def test_a_guide_can_be_followed(guide: str, tmp_path: Path) -> None:
     tests = follow(DOCS / "guides" / f"{guide}.md", tmp_path)
     assert tests
