@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.docs.pages import ROOT
 
-FENCE = re.compile(r'^```(python|diff) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r'^```(python|toml|diff) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 def follow(guide: Path, copy: Path) -> list[str]:
@@ -22,11 +22,12 @@ def follow(guide: Path, copy: Path) -> list[str]:
             shutil.copy(source, copy)
     tests = []
     for language, path, block in FENCE.findall(guide.read_text("utf-8")):
-        if language == "python":
-            assert not (copy / path).exists(), f"{guide.name} writes a new file {path}, which is there"
-            (copy / path).write_text(block, "utf-8")
-        else:
+        if language == "diff":
             change(copy / path, block)
+        else:  # a file that was kept must be the guide's to the letter
+            kept = (copy / path).read_text("utf-8") if (copy / path).exists() else block
+            assert kept == block, f"{path} is not as {guide.name} writes it"
+            (copy / path).write_text(block, "utf-8")
         tests += [path] if path.startswith("tests/") else []
     return tests
 

@@ -1,4 +1,4 @@
-"""GatedPolynomial, what every method with a gate for single neurons ends as: ReLU here, a polynomial there."""
+"""GatedPolynomial, the last form of every method with gates for single neurons, and the choice of those neurons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
+from deepshare.sharing import budget
 from deepshare.sharing.activation import laid_out
+from deepshare.sharing.plan import check_weights
+from deepshare.sharing.sites import Site
 
 
 class GatedPolynomial(nn.Module):
@@ -115,6 +118,19 @@ def keep_largest(scores: Sequence[Tensor], gates: int) -> list[Tensor]:
     kept = torch.zeros_like(every, dtype=torch.bool).index_fill(0, best, True)
     parts = kept.split([score.numel() for score in scores])
     return [part.view(score.shape) for part, score in zip(parts, scores, strict=True)]
+
+
+def site_budgets(sites: Sequence[Site], gates: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
+    """Divide a budget over the sites of a network in proportion to weights, or to their neurons; each gets one or more.
+
+    Raises:
+        BudgetError: The budget cannot be divided so, or the weights are for other sites.
+    """
+    shares = {site.name: float(site.neurons) for site in sites} if weights is None else weights
+    check_weights(shares, [site.name for site in sites])
+    neurons = [site.neurons for site in sites]
+    counts = budget.split([1] * len(neurons), neurons, [shares[site.name] for site in sites], gates)
+    return {site.name: count for site, count in zip(sites, counts, strict=True)}
 
 
 def gated(model: nn.Module) -> Iterator[tuple[str, GatedPolynomial]]:

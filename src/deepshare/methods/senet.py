@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.methods.base import Method, MethodContext, RecipeView, Settings, Weight, over_processes, register
-from deepshare.methods.gated_polynomial import GatedPolynomial
-from deepshare.sharing import budget
+from deepshare.methods.gated_polynomial import GatedPolynomial, site_budgets
 from deepshare.sharing.convert import replace_sites
-from deepshare.sharing.plan import check_weights, group_sites
+from deepshare.sharing.plan import group_sites
 from deepshare.sharing.sites import Site, Sites, find_sites
 
 
@@ -97,7 +96,7 @@ class SENet(Method):
         input_size: Size of one input without the batch.
         gates: The budget.
         attention: Weight of the distance between attention maps in finetune.
-        weights: How the budget is divided over the sites, by name; by their neurons without. `sparse` measures them.
+        weights: How the budget is divided over the sites, by name; by their neurons without.
         seed: Of the gates at the start, which are random.
     """
 
@@ -132,12 +131,7 @@ class SENet(Method):
 
     def counts(self, sites: Sites) -> dict[str, int]:
         """The budget of each site."""
-        neurons = [site.neurons for site in sites]
-        weights = {site.name: float(site.neurons) for site in sites} if self.weights is None else self.weights
-        check_weights(weights, [site.name for site in sites])
-        shares = [weights[site.name] for site in sites]
-        counts = budget.split([1] * len(neurons), neurons, shares, self.gates)
-        return {site.name: count for site, count in zip(sites, counts, strict=True)}
+        return site_budgets(sites, self.gates, self.weights)
 
     def wrap_teacher(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:
         """Let every site see what the teacher's does."""
