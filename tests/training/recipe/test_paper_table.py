@@ -8,7 +8,7 @@ import pytest
 from deepshare.methods.deepshare import DeepShareOptions
 from deepshare.training.recipe.files import load_recipe, names
 
-PAPER = Path(__file__).parents[3] / "shared" / "paper" / "deepshare.tex"
+PAPER = Path(__file__).parents[4] / "shared" / "paper" / "deepshare.tex"
 
 # (model, data, phase): epochs, batch, first rate, last rate, schedule, momentum, weight decay
 HYPERPARAMETERS = {
