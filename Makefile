@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+LOCK := requirements.lock
 # SPU has wheels for Python 3.11 on Linux alone; its tests say so where it is missing.
 ENGINES := $(shell $(PYTHON) -c 'import sys; print("spu," * (sys.version_info[:2] == (3, 11) and sys.platform == "linux"))')
 CODE := $(wildcard src tests benchmarks examples dev)
@@ -41,19 +42,22 @@ slow: $(READY)
 
 install: $(READY)
 
-# Every package of .venv at its version, for the record; constraints.txt pins what the project itself names.
-lock: $(READY)
-	@{ sed -n '/^#/p' requirements.lock; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//; s/ @ .*//'; } \
-		> build/requirements.lock && mv build/requirements.lock requirements.lock
+# After a change of versions in constraints.txt: installs them, and writes down all that came with them. Builds of torch
+# differ in a suffix that an index need not have.
+lock:
+	$(MAKE) install LOCK=constraints.txt
+	sed -i '/^[^#]/d' requirements.lock
+	$(BIN)/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+cpu$$//' >> requirements.lock
+	touch $(READY)
 
 # CrypTen asks for packages that it does not use, so it is installed without them and with those that it imports.
-# The constraints pin torch, so that nothing that is installed later can bring another one.
-$(READY): pyproject.toml constraints.txt $(wildcard dev/torchvision_cpu.*)
+# The lock pins torch, so that nothing that is installed later can bring another one.
+$(READY): pyproject.toml $(LOCK) $(wildcard dev/torchvision_cpu.*)
 	@echo "installing into .venv, which takes a few minutes; pip will say that packages which crypten asks for are missing"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[onnx,zoo,tensorboard,cluster,2pc,$(ENGINES)dev]'
-	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt crypten
-	$(BIN)/python -m pip install --quiet -c constraints.txt omegaconf antlr4-python3-runtime pyyaml onnx
+	$(BIN)/python -m pip install --quiet -c $(LOCK) -e '.[onnx,zoo,tensorboard,cluster,2pc,$(ENGINES)dev]'
+	$(BIN)/python -m pip install --quiet --no-deps -c $(LOCK) crypten
+	$(BIN)/python -m pip install --quiet -c $(LOCK) omegaconf antlr4-python3-runtime pyyaml onnx
 	cp dev/torchvision_cpu.* "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
 
