@@ -61,11 +61,10 @@ def test_modules_import_from_earlier_ones_and_there_is_no_cycle() -> None:
 
 
 def test_no_module_but_protocols_knows_kinds_of_steps() -> None:
-    """The builder truncates; all else goes through the interface."""
     known = {
         (module(path), name)
         for path in FILES
         for other, name in imported(path)
         if name.endswith("Step") and name != "ProtocolStep" and not module(path).startswith("protocols.")
     }
-    assert known == {("schedule", "TruncationStep")}
+    assert known == set()
