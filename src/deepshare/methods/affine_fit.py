@@ -1,7 +1,7 @@
-"""Start values of alpha and beta with which shared gates come nearest to the ReLUs of a trained network.
+"""Start values of alpha and beta that bring shared gates nearest to the ReLUs of a trained network.
 
-For every channel c they are the least squares of ReLU(x[c]) - x[c] (alpha[c] gate + beta[c]) over the neurons of some
-images, x and the gates being what they are in the network with all its ReLUs.
+For every channel c they minimise the squares of ReLU(x[c]) - x[c] (alpha[c] gate + beta[c]) over the neurons of some
+images. x and the gates are those of the network with all its ReLUs.
 """
 
 import torch
@@ -12,17 +12,17 @@ from deepshare.sharing.gates import GateCell, SharedReLU, shared_relus
 
 SAMPLES = 1024  # images
 BATCH = 32
-LEAST = 1e-4  # a gate that varies less than this share is always open or always shut: then beta does it alone
+LEAST = 1e-4  # a gate that varies less is as good as constant, and beta alone is fitted
 
 
 def is_untrained(model: nn.Module) -> bool:
-    """Whether alpha and beta of all sites are as the identity leaves them."""
+    """Return True if alpha is 1 and beta is 0 at all sites."""
     return all(bool((site.alpha == 1).all() and (site.beta == 0).all()) for site in shared_relus(model))
 
 
 @torch.no_grad()
 def fit(model: nn.Module, images: Tensor) -> None:
-    """Set alpha and beta of every site, for the gates that it has now; the weights are those of the plain network."""
+    """Fit alpha and beta of every site to its current gates; all other weights must be those of the plain network."""
     sums: dict[SharedReLU, Tensor] = {}
     gates: dict[GateCell, Tensor] = {}
 
@@ -49,7 +49,7 @@ def fit(model: nn.Module, images: Tensor) -> None:
 
 
 def moments(x: Tensor, gate: Tensor) -> Tensor:
-    """For each channel the sums of w, w g, w g^2, w r and w g r: w is x^2, g the gate and r that of ReLU."""
+    """Sums per channel of w, w g, w g^2, w r and w g r, with w = x^2, the gate g and the gate r of ReLU."""
     g, r = gate.double(), (x > 0).double()
     w = x.double().square()
     rest = [d for d in range(x.dim()) if d != 1]
@@ -57,7 +57,7 @@ def moments(x: Tensor, gate: Tensor) -> Tensor:
 
 
 def solve(found: Tensor) -> tuple[Tensor, Tensor]:
-    """Alpha and beta of least squares."""
+    """Solve the least squares for alpha and beta."""
     w, wg, wgg, wr, wgr = found
     varies = w * wgg - wg.square()
     known = varies > LEAST * w.square()

@@ -1,9 +1,9 @@
-"""AutoReP: every neuron learns by an indicator with hysteresis whether it keeps its ReLU or becomes a polynomial.
+"""AutoReP: every neuron learns an indicator with hysteresis; it keeps its ReLU or becomes a polynomial.
 
 A neuron computes m ReLU(x) + (1 - m) (s c2 x^2 + c1 x + c0), with one polynomial per channel. c2, c1 and c0 start as
-the best quadratic for ReLU under the channel's own distribution and are then trained with the weights. As in its
-authors' code s, a tenth, is not made up for in c2: at first there is less of the square than fits best. That code
-takes the variance for the standard deviation, and a tenth of c2 and a fifth of c0, besides: `authors_start`.
+the best quadratic for ReLU under the channel's distribution and are then trained with the weights. As in the authors'
+code, c2 does not compensate for s = 0.1, so that training starts with less than the best square. That code also uses
+the variance as the standard deviation, a tenth of c2 and a fifth of c0: `authors_start`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 
-LEAST_VARIANCE = 0.5  # a channel that hardly varies would get a square that explodes as soon as it does
+LEAST_VARIANCE = 0.5  # for a smaller one the square would explode once the channel varies
 MEMORY = 0.1  # weight of a batch in the running mean and variance
 
 
@@ -42,7 +42,7 @@ def hysteresis(mask: Tensor, indicator: Tensor, threshold: float) -> Tensor:
 
 
 def fit_relu(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The quadratic nearest to ReLU in the mean square over x ~ N(mean, variance): the factors of x^2, x and 1.
+    """Return the quadratic nearest to ReLU in the mean square over x ~ N(mean, variance): factors of x^2, x and 1.
 
     >>> [round(value.item(), 4) for value in fit_relu(torch.tensor(0.0), torch.tensor(1.0))]
     [0.1995, 0.5, 0.1995]
@@ -51,7 +51,7 @@ def fit_relu(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def authors_start(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The quadratic that the authors' code starts from, which is not the nearest.
+    """Return the quadratic that the authors' code starts from, which is not the nearest.
 
     >>> [round(value.item(), 4) for value in authors_start(torch.tensor(0.0), torch.tensor(4.0))]
     [0.005, 0.5, 0.1596]
@@ -72,7 +72,7 @@ def _nearest(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Indicate(torch.autograd.Function):
-    """The mask forward; backward its gradient reaches the indicator times softplus(indicator)."""
+    """The mask; in the backward pass the indicator gets its gradient times softplus(indicator)."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, indicator: Tensor, mask: Tensor) -> Tensor:
@@ -90,12 +90,12 @@ class ReplacedReLU(nn.Module):
     """A ReLU with an indicator per neuron and a polynomial per channel.
 
     Args:
-        site: The site that it stands at.
-        threshold: Of the hysteresis.
-        scale: Of the squared term, s.
+        site: Site that it replaces.
+        threshold: Threshold of the hysteresis.
+        scale: Factor s of the squared term.
         fit_steps: Training steps in which the polynomials are fitted to the data.
-        fit_every: They are fitted in every so many of these.
-        start: What they are fitted by, one of `STARTS`.
+        fit_every: Steps between two fits.
+        start: Key of `STARTS`, the function that fits them.
     """
 
     mask: Tensor
@@ -126,7 +126,7 @@ class ReplacedReLU(nn.Module):
         return torch.lerp(polynomial, F.relu(maps), laid_out(self.indicate(), maps)).reshape(x.shape)
 
     def indicate(self) -> Tensor:
-        """The mask as numbers, through which gradients reach the indicator."""
+        """Return the mask as numbers that pass gradients to the indicator."""
         return cast(Tensor, _Indicate.apply(self.indicator, self.mask))  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
@@ -161,18 +161,18 @@ class AutoRePSettings(Settings):
 @register("autorep", order=4)
 @dataclass
 class AutoReP(Method):
-    """The indicators, the penalty on too many gates, and the cut that makes the budget exact.
+    """Indicators, a penalty on gates above the budget, and a final cut that makes the budget exact.
 
     Attributes:
         input_size: Size of one input without the batch.
         gates: The budget.
-        penalty_weight: Weight of the share of ReLUs above the budget in the loss.
-        threshold: Of the hysteresis.
-        scale: Of the squared term.
+        penalty_weight: Weight in the loss of the share of ReLUs above the budget.
+        threshold: Threshold of the hysteresis.
+        scale: Factor of the squared term.
         fit_steps: Training steps in which polynomials are fitted.
-        fit_every: They are fitted in every so many of these.
-        start: Whether they are the best fit, or what the authors' code starts from.
-        seed: Of the indicators, which start uniform in [0, 1).
+        fit_every: Steps between two fits.
+        start: Polynomials fitted best, or as in the authors' code.
+        seed: Seed of the indicators, which start uniform in [0, 1).
     """
 
     input_size: Sequence[int]
@@ -195,7 +195,7 @@ class AutoReP(Method):
         return cls(context.input_size, context.gates, **settings, seed=context.seed("gates"))
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """Put an indicator and a polynomial at every site of a plain network; all gates are there."""
+        """Put an indicator and a polynomial at every site of a plain network; no gate is dropped yet."""
         generator = torch.Generator().manual_seed(self.seed)
         network = replace_sites(model, find_sites(model, self.input_size), self._make)
         for site in replaced(network):
@@ -206,14 +206,14 @@ class AutoReP(Method):
         return ReplacedReLU(site, self.threshold, self.scale, self.fit_steps, self.fit_every, self.start)
 
     def build_phase_modules(self, model: nn.Module, phase: str) -> None:
-        """Fixed gates in `finetune`, with polynomials that are trained on."""
+        """Build fixed gates for `finetune`, with trainable polynomials."""
         if phase == "finetune":
             swap(model, ReplacedReLU, _fixed)
 
     def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
-        """Before `finetune`, fix the gates: those of the largest indicators, as many as the budget.
+        """Before `finetune`, give the gates of the budget to the largest indicators.
 
-        The search stops above the budget, or below it where the optimiser's momentum carried it on.
+        The search may end above the budget, or below it by the optimiser's momentum.
         """
         if phase != "finetune":
             return
@@ -223,7 +223,7 @@ class AutoReP(Method):
             module.set_mask(mask)
 
     def penalty(self, model: nn.Module) -> Tensor | None:
-        """The weight times the share of gates above the budget's share, as long as they are searched."""
+        """Penalise the share of gates above that of the budget, during the search."""
         masks = [site.indicate() for site in replaced(model)]
         if not masks:
             return None
@@ -232,7 +232,7 @@ class AutoReP(Method):
         return self.penalty_weight * F.relu(density - self.gates / total)
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """The gates that there are."""
+        """Record the number of gates."""
         searched = sum(int(site.mask.sum()) for site in replaced(model))
         return {"gates": float(searched or sum(module.gates for _, module in gated(model)))}
 
@@ -243,5 +243,5 @@ def _fixed(site: ReplacedReLU) -> GatedPolynomial:
 
 
 def replaced(model: nn.Module) -> Iterator[ReplacedReLU]:
-    """Every site of a network that is searched, in the order of its modules."""
+    """Iterate over the sites that are still searched, in the order of modules."""
     return (module for module in model.modules() if isinstance(module, ReplacedReLU))

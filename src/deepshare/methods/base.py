@@ -46,7 +46,7 @@ class Settings(Section):
     """The settings of a method: a section of its own, or keys of [method]."""
 
     def problem(self, recipe: "RecipeView") -> str | None:
-        """Say what does not go together with the rest of a recipe, whatever its method; None if all does."""
+        """Return a conflict with the rest of a recipe, whatever its method, in one sentence; None if there is none."""
         return None
 
 
@@ -75,15 +75,15 @@ class RecipeView(Protocol):
 
     @property
     def starts_from_plain(self) -> bool:
-        """Whether the network starts as the trained plain one."""
+        """True if the network starts as the trained plain one."""
 
     @property
     def starts_trained(self) -> bool:
-        """Whether the network starts from weights that were trained."""
+        """True if the network starts from trained weights."""
 
     @property
     def shares_layers(self) -> bool:
-        """Whether layers may share gates."""
+        """True if layers may share gates."""
 
     def section(self, kind: type[S], /) -> S:
         """The section of a class; its defaults if it is left out."""
@@ -141,7 +141,7 @@ class Method:
 
     @classmethod
     def problem(cls, recipe: RecipeView) -> str | None:
-        """Say what else does not go together in a recipe for this method; None if all does."""
+        """Return any other conflict in a recipe for this method, in one sentence; None if there is none."""
         return None
 
     @classmethod
@@ -156,7 +156,7 @@ class Method:
 
     @classmethod
     def has_replicates(cls, recipe: RecipeView) -> bool:
-        """Whether channels take over the gates of others, as a recipe describes it."""
+        """Return True if channels of a recipe's network take over the gates of others."""
         return cls.replicates
 
     @classmethod

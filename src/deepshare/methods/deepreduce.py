@@ -1,7 +1,6 @@
-"""DeepReDuce: whole stages lose their ReLUs, the least critical first, and then every other layer of the rest.
+"""DeepReDuce: whole stages lose their ReLUs, the least critical first, then every other layer of the rest.
 
-The third of its steps, a narrower network or one that looks at smaller maps, is the model's: its width and the stride
-of its stem.
+Its third step, a narrower network or smaller maps, is chosen with the model: its width and the stride of its stem.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ CRITICALITY = (2, 1, 3, 0)  # the stages from the most critical to the least: S3
 @register("deepreduce", order=6)
 @dataclass
 class DeepReDuce(Method):
-    """Culling and thinning to the largest count within the budget.
+    """Culls stages and thins layers to the largest count within the budget.
 
     Attributes:
         input_size: Size of one input without the batch.
@@ -45,11 +44,11 @@ class DeepReDuce(Method):
         return replace_sites(model, sites, lambda site: nn.ReLU() if site.name in kept else nn.Identity())
 
     def choose(self, sites: Sequence[Site]) -> list[Site]:
-        """The sites that keep their ReLU.
+        """Return the sites that keep their ReLUs.
 
         Raises:
             UnsupportedModelError: The network does not have four stages.
-            BudgetError: Even the least choice is above the budget.
+            BudgetError: The smallest choice is above the budget.
         """
         choices = [choice for choice in _choices(stages_of(sites)) if choice]
         fitting = [choice for choice in choices if _gates(choice) <= self.gates]
@@ -63,7 +62,7 @@ class DeepReDuce(Method):
 
 
 def stages_of(sites: Sequence[Site]) -> list[tuple[Site, ...]]:
-    """The four stages of a network: its runs of sites of equal shape."""
+    """Return the four stages of a network: its runs of sites of equal shape."""
     stages = group_sites(sites)
     cure = "take a ResNet of the zoo or another method"
     if len(stages) != len(CRITICALITY):
@@ -80,7 +79,7 @@ def stages_of(sites: Sequence[Site]) -> list[tuple[Site, ...]]:
 
 
 def _choices(stages: Sequence[tuple[Site, ...]]) -> Iterator[list[Site]]:
-    """Every number of the most critical stages, with all of their layers or with the second of each two."""
+    """Iterate over numbers of the most critical stages, with all of their layers or every second one."""
     for count in range(1, len(stages) + 1):
         kept = [stages[stage] for stage in CRITICALITY[:count]]
         yield list(chain.from_iterable(kept))

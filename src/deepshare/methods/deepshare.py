@@ -43,7 +43,7 @@ class DeepShareOptions(Settings):
     replicates: bool = True  # False trims the network to its prototype channels
 
     def problem(self, recipe: RecipeView) -> str | None:
-        """Say which options do not go together, or with the method and the phases."""
+        """Return a conflict among the options, or of them with the method and the phases."""
         kind = recipe.method_class
         if not self.replicates and kind.kind == "gated":
             return f'method "{kind.name}" has no use for method.replicates: take it away'
@@ -169,7 +169,7 @@ class DeepShare(Method):
 
     @classmethod
     def has_replicates(cls, recipe: RecipeView) -> bool:
-        """Whether there are replicate channels."""
+        """Return True if there are replicate channels."""
         return cls.replicates and recipe.section(DeepShareOptions).replicates
 
     @classmethod
@@ -214,7 +214,7 @@ class DeepShare(Method):
             learn_pi(model)
 
     def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
-        """Where pi is learned, that begins with `gelu` and ends before the switch; fit what is not trained yet."""
+        """Start to learn pi with `gelu` and stop before the switch; fit alpha and beta that are not trained yet."""
         if self.start == "fitted" and is_untrained(model):
             self.on_epoch_start(model, phase, 0, 1)
             fit(model, images(SAMPLES))

@@ -1,7 +1,7 @@
-"""DELPHI: whole layers become one fixed quadratic, gradually; the others keep their ReLU.
+"""DELPHI: whole layers gradually become one fixed quadratic; the others keep their ReLUs.
 
-Its planner tries out layers in a population of networks. Here the layers that keep their ReLU are the last ones that
-fit the budget: where the other methods, too, leave most gates.
+Its planner searches for the layers with a population of networks. Here the last layers that fit the budget keep their
+ReLUs, since the other methods leave most gates there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class BlendedReLU(nn.Module):
 @register("delphi", order=9)
 @dataclass
 class Delphi(Method):
-    """The swap of ReLUs for the quadratic.
+    """Replaces ReLUs by the quadratic.
 
     Attributes:
         input_size: Size of one input without the batch.
@@ -56,35 +56,35 @@ class Delphi(Method):
         return cls(context.input_size, context.gates)
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """Put a blend at every site that is to lose its ReLU."""
+        """Put a blend at every site that loses its ReLU."""
         sites = find_sites(model, self.input_size)
         kept = keep_last(sites, self.gates)
         return replace_sites(model, sites, lambda site: nn.ReLU() if site.name in kept else BlendedReLU(site))
 
     def build_phase_modules(self, model: nn.Module, phase: str) -> None:
-        """The quadratic alone in `finetune`."""
+        """Build the quadratic alone for `finetune`."""
         if phase == "finetune":
             swap(model, BlendedReLU, _quadratic)
 
     def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
-        """Likewise."""
+        """Leave the blend before `finetune`."""
         self.build_phase_modules(model, phase)
 
     def on_epoch_start(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
-        """One step further from ReLU6 in each epoch of `search`; the last has none of it."""
+        """Take one step from ReLU6 to the quadratic in each epoch of `search`."""
         for blend in _blends(model):
             blend.ratio = 1 - (epoch + 1) / epochs
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """The share of ReLU6 in what is swapped."""
+        """Record the share of ReLU6 in the blends."""
         return {"ratio": max((blend.ratio for blend in _blends(model)), default=0.0)}
 
 
 def keep_last(sites: Sequence[Site], gates: int) -> set[str]:
-    """The names of the last sites that fit a budget, each tried in turn from the end.
+    """Return the names of the last sites that fit a budget, tried one by one from the end.
 
     Raises:
-        BudgetError: Not even the smallest fits.
+        BudgetError: Even the smallest site is too large.
     """
     kept: set[str] = set()
     for site in reversed(sites):

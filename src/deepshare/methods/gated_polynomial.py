@@ -15,19 +15,19 @@ from deepshare.sharing.sites import Site
 
 
 class GatedPolynomial(nn.Module):
-    """One activation site: y = ReLU(x) where the mask is true, scale square x^2 + linear x + constant elsewhere.
+    """Activation y = ReLU(x) where the mask is true, and scale square x^2 + linear x + constant elsewhere.
 
     In training both are computed everywhere, which is fastest. In inference the neurons with a gate are gathered first,
-    so that as many comparisons are made as there are gates, here and in whatever the network is exported to.
+    so that there are as many comparisons as gates, also in the exported network.
 
     Args:
         shape: (C, H, W) of the site; (C, 1, 1) for an input of shape (N, C).
-        coefficients: square, linear and constant, each of a shape that broadcasts to (C, H, W), as parameters to be
-            trained or as tensors that stay; without them it is the identity, 0, 1 and 0.
-        scale: How far the square moves for a step of its parameter.
+        coefficients: square, linear and constant, each of a shape that broadcasts to (C, H, W), as parameters or as
+            constant tensors; by default those of the identity: 0, 1 and 0.
+        scale: Factor of the square, to make its steps in training smaller.
 
     Attributes:
-        mask: Which neurons have a gate, (C, H, W); `set_mask` changes it.
+        mask: True for neurons with a gate, (C, H, W); `set_mask` changes it.
 
     Example:
         >>> act = GatedPolynomial((1, 1, 3)).eval()
@@ -61,7 +61,7 @@ class GatedPolynomial(nn.Module):
 
     @torch.no_grad()
     def set_mask(self, mask: Tensor) -> None:
-        """Say which neurons have a gate."""
+        """Set the neurons that have a gate."""
         self.mask.copy_(mask)
         self.index = self.mask.flatten().nonzero().flatten()
 
@@ -88,7 +88,7 @@ class GatedPolynomial(nn.Module):
         return (square * x + linear) * x + constant
 
     def factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What x^2 and x are multiplied by, and the constant."""
+        """Return the factors of x^2 and x, and the constant."""
         return (self.square if self.scale == 1 else self.scale * self.square), self.linear, self.constant
 
     def _gathered(self, x: Tensor) -> Tensor:
@@ -103,12 +103,12 @@ class GatedPolynomial(nn.Module):
         self.index = self.mask.flatten().nonzero().flatten()
 
     def extra_repr(self) -> str:
-        """What print(model) shows of this site."""
+        """Description of this site in print(model)."""
         return f"{'x'.join(map(str, self.mask.shape))}, gates={self.gates}"
 
 
 def keep_largest(scores: Sequence[Tensor], gates: int) -> list[Tensor]:
-    """Give so many gates by rank: the masks of the largest scores over all sites together.
+    """Return the masks of the largest scores over all sites together, one for each gate.
 
     >>> keep_largest([torch.tensor([0.3, 0.9]), torch.tensor([0.5, 0.7])], 3)
     [tensor([False,  True]), tensor([True, True])]
@@ -121,10 +121,10 @@ def keep_largest(scores: Sequence[Tensor], gates: int) -> list[Tensor]:
 
 
 def site_budgets(sites: Sequence[Site], gates: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
-    """Divide a budget over the sites of a network in proportion to weights, or to their neurons; each gets one or more.
+    """Divide a budget over sites in proportion to weights, or to their neurons; each site gets at least one gate.
 
     Raises:
-        BudgetError: The budget cannot be divided so, or the weights are for other sites.
+        BudgetError: The budget cannot be divided, or the weights are for other sites.
     """
     shares = {site.name: float(site.neurons) for site in sites} if weights is None else weights
     check_weights(shares, [site.name for site in sites])
@@ -134,5 +134,5 @@ def site_budgets(sites: Sequence[Site], gates: int, weights: Mapping[str, float]
 
 
 def gated(model: nn.Module) -> Iterator[tuple[str, GatedPolynomial]]:
-    """Every such site of a network by name, in the order of its modules."""
+    """Iterate over such sites by name, in the order of modules."""
     return ((name, module) for name, module in model.named_modules() if isinstance(module, GatedPolynomial))

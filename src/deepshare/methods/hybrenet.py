@@ -1,6 +1,6 @@
-"""HybReNet: networks whose stages have the more ReLUs the more critical they are, then culled and thinned.
+"""HybReNet: networks with more ReLUs in more critical stages, culled and thinned.
 
-Its networks are in the zoo, as hrn-5x5x3 and its like; what is dropped follows DeepReDuce.
+Its networks are in the zoo, such as hrn-5x5x3. ReLUs are dropped as in DeepReDuce.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from deepshare.sharing.sites import Site
 @register("hybrenet", order=8)
 @dataclass
 class HybReNet(DeepReDuce):
-    """Culling and thinning of a network that was designed for it."""
+    """Culls and thins a network that was designed for it."""
 
     def choose(self, sites: Sequence[Site]) -> list[Site]:
-        """The sites that keep their ReLU.
+        """Return the sites that keep their ReLUs.
 
         Raises:
-            UnsupportedModelError: It is none of its networks.
-            BudgetError: Even the least choice is above the budget.
+            UnsupportedModelError: The network is an ordinary ResNet.
+            BudgetError: The smallest choice is above the budget.
         """
         widths = [stage[0].channels for stage in stages_of(sites)]
         if all(after == 2 * before for before, after in pairwise(widths)):

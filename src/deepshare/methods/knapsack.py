@@ -1,4 +1,4 @@
-"""The multiple-choice knapsack: one choice for each item, the least loss within a budget, exactly."""
+"""The multiple-choice knapsack: one choice for each item, with the least loss within a budget; solved exactly."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,18 @@ MAX_COLUMNS = 2**18  # a larger budget is counted in units, and costs are rounde
 
 
 def choose(costs: Sequence[Sequence[int]], losses: Sequence[Sequence[float]], budget: int) -> list[int]:
-    """Choose by dynamic programming over what is left of the budget.
+    """Choose by dynamic programming over the remaining budget.
 
     Args:
-        costs: For each item the cost of each of its choices, whole numbers of 0 or more.
-        losses: Likewise the loss.
-        budget: What all chosen costs together may be; exact up to 262,144, above it costs count as slightly higher.
+        costs: Costs of the choices of each item, whole numbers of 0 or more.
+        losses: Losses of the choices of each item.
+        budget: Upper bound of the total cost; exact up to 262,144, above it costs are rounded up slightly.
 
     Returns:
-        The index of the choice for each item.
+        Index of the choice for each item.
 
     Raises:
-        BudgetError: Even the cheapest choices are above the budget.
+        BudgetError: The cheapest choices are above the budget.
 
     >>> choose(costs=[[4, 1, 0], [4, 2, 0]], losses=[[0.0, 2.0, 5.0], [0.0, 1.0, 9.0]], budget=6)
     [0, 1]
@@ -47,7 +47,7 @@ def choose(costs: Sequence[Sequence[int]], losses: Sequence[Sequence[float]], bu
 
 
 def _worthwhile(prices: Sequence[int], losses: Sequence[float]) -> list[tuple[int, int]]:
-    """Price and index of the choices that no other beats at the same price or less, from the cheapest."""
+    """Return price and index of the choices that no cheaper one beats, from the cheapest."""
     kept: list[tuple[int, int]] = []
     for choice in sorted(range(len(prices)), key=lambda index: (prices[index], losses[index])):
         if not kept or losses[choice] < losses[kept[-1][1]]:

@@ -1,4 +1,4 @@
-"""PatchReLU, the activation with one gate for a patch of a channel: y = x [mean of the patch > 0]."""
+"""PatchReLU, an activation with one gate for each patch of a channel: y = x [mean of the patch > 0]."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ LINEAR: Patch = (0, 0)  # no gate at all: the channel is left as it is
 
 
 def patch_gate(x: Tensor, patch: Patch) -> Tensor:
-    """Whether the mean of each patch is above zero; patches at the edge may be smaller."""
+    """Compare the mean of each patch with zero; patches at the edge may be smaller."""
     return (x if patch == (1, 1) else F.avg_pool2d(x, patch, ceil_mode=True)) > 0
 
 
@@ -25,7 +25,7 @@ def patch_cost(site: Site, patch: Patch) -> int:
 
 
 def patches_of(site: Site) -> list[Patch]:
-    """What a channel can have: no gate, or patches whose sides are powers of two, at most twice as long as wide.
+    """Return the choices of a channel: no gate, or patches with sides of powers of two, at most twice as long as wide.
 
     >>> patches_of(Site("act", 1, 4, 4, "module"))
     [(0, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (4, 4)]
@@ -37,7 +37,7 @@ def patches_of(site: Site) -> list[Patch]:
 
 
 class PatchReLU(GateModule):
-    """One activation site whose channels have patches of their own; no gradient flows through a gate.
+    """Activation whose channels have their own patches; no gradient flows through a gate.
 
     Attributes:
         patches: Height and width of the patch of each channel, (C, 2); `set_patches` changes them.
@@ -62,7 +62,7 @@ class PatchReLU(GateModule):
 
     @torch.no_grad()
     def set_patches(self, patches: Tensor) -> None:
-        """Give each channel its patch, (C, 2)."""
+        """Set the patch of each channel, (C, 2)."""
         self.patches.copy_(patches)
         self._sort()
 
@@ -94,10 +94,10 @@ class PatchReLU(GateModule):
         self._sort()
 
     def extra_repr(self) -> str:
-        """What print(model) shows of this site."""
+        """Description of this site in print(model)."""
         return f"{'x'.join(map(str, self.site.shape))}, gates={self.gates}"
 
 
 def patched(model: nn.Module) -> list[PatchReLU]:
-    """Every such site of a network, in the order of its modules."""
+    """Return all such sites of a network, in the order of modules."""
     return [module for module in model.modules() if isinstance(module, PatchReLU)]

@@ -1,8 +1,8 @@
-"""SENet: each site has a budget of its own, spent on the neurons that miss their ReLU most.
+"""SENet: each site has a budget of its own, spent on the neurons that miss their ReLUs most.
 
-While the network is trained, its activations are compared with those of the network with all ReLUs on the same images;
-after every epoch the neurons with the largest sum of differences get the gates of their site. Then the gates are fixed
-and the network is finetuned, with a loss on the distance between attention maps at the end of every stage.
+In the search, activations are compared with those of the network with all ReLUs on the same images. After every epoch
+the neurons with the largest sum of differences get the gates of their site. Then the gates are fixed and the network is
+finetuned, with a loss on the distance between attention maps at the end of every stage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from deepshare.sharing.sites import Site, Sites, find_sites
 
 
 class WatchedReLU(GatedPolynomial):
-    """A site whose last output can be compared with the teacher's."""
+    """Activation that keeps its last output, to be compared with the teacher's."""
 
     difference: Tensor
 
@@ -33,14 +33,14 @@ class WatchedReLU(GatedPolynomial):
         self.register_buffer("difference", torch.zeros(site.shape), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Activate, and remember the result in training."""
+        """Activate, and keep the output in training."""
         y = super().forward(x)
         self.output = y if self.training else None
         return y
 
     @torch.no_grad()
     def compare(self, target: Tensor) -> None:
-        """Remember what the teacher gave for the same images, and add up the differences."""
+        """Keep the teacher's output for the same images, and sum up the differences."""
         self.target = target
         if self.output is not None:
             differences = (self.output.detach() - target).abs().sum(0)
@@ -51,21 +51,21 @@ class WatchedReLU(GatedPolynomial):
 
 
 class Witness(nn.Module):
-    """A ReLU of the teacher that shows its output to a site of the network."""
+    """ReLU of the teacher that passes its output to a site of the network."""
 
     def __init__(self, site: WatchedReLU) -> None:
         super().__init__()
         self.sites = [site]  # in a list, so that it is no part of the teacher
 
     def forward(self, x: Tensor) -> Tensor:
-        """Activate and show."""
+        """Activate and pass on."""
         y = F.relu(x)
         self.sites[0].compare(y)
         return y
 
 
 def largest(scores: Tensor, count: int) -> Tensor:
-    """The mask of so many largest scores.
+    """Return the mask of the `count` largest scores.
 
     >>> largest(torch.tensor([[1.0, 5.0], [3.0, 2.0]]), 2)
     tensor([[False,  True],
@@ -76,7 +76,7 @@ def largest(scores: Tensor, count: int) -> Tensor:
 
 
 def attention_distance(output: Tensor, target: Tensor) -> Tensor:
-    """The mean square difference between two normed attention maps, mean_c y^2, over all positions and images."""
+    """Mean squared difference of two normalised attention maps, mean_c y^2, over all positions and images."""
     one, two = (F.normalize(y.float().square().mean(1).reshape(len(y), -1), dim=1) for y in (output, target))
     return (one - two).square().mean()
 
@@ -90,14 +90,14 @@ class SENetSettings(Settings):
 @register("senet", order=5)
 @dataclass
 class SENet(Method):
-    """The budgets of the sites, the search for their gates and the loss on attention.
+    """Budgets of the sites, a search for their gates, and a loss on attention.
 
     Attributes:
         input_size: Size of one input without the batch.
         gates: The budget.
         attention: Weight of the distance between attention maps in finetune.
-        weights: How the budget is divided over the sites, by name; by their neurons without.
-        seed: Of the gates at the start, which are random.
+        weights: Weights of the sites in the division of the budget; by default their neurons.
+        seed: Seed of the initial gates, which are random.
     """
 
     input_size: Sequence[int]
@@ -120,7 +120,7 @@ class SENet(Method):
         return cls(context.input_size, context.gates, attention, context.weights, seed=context.seed("gates"))
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """Put random gates at every site of a plain network, as many as the budget of the site."""
+        """Put random gates at every site of a plain network, within the budget of the site."""
         sites = find_sites(model, self.input_size)
         counts = self.counts(sites)
         network = replace_sites(model, sites, WatchedReLU)
@@ -130,22 +130,22 @@ class SENet(Method):
         return network
 
     def counts(self, sites: Sites) -> dict[str, int]:
-        """The budget of each site."""
+        """Return the budget of each site."""
         return site_budgets(sites, self.gates, self.weights)
 
     def wrap_teacher(self, model: nn.Module, teacher: nn.Module, phase: str) -> nn.Module:
-        """Let every site see what the teacher's does."""
+        """Pass every output of the teacher to the site of the network."""
         sites = _watched(model)
         return replace_sites(teacher, find_sites(teacher, self.input_size), lambda site: Witness(sites[site.name]))
 
     def on_epoch_start(self, model: nn.Module, phase: str, epoch: int, epochs: int) -> None:
-        """Forget the differences of the epoch before."""
+        """Reset the differences."""
         self.phase = phase
         for site in _watched(model).values():
             site.difference.zero_()
 
     def penalty(self, model: nn.Module) -> Tensor | None:
-        """In finetune, the distance between the attention maps at the last site of every stage."""
+        """Penalise the distance of attention maps at the last site of every stage, in `finetune`."""
         if self.phase != "finetune":
             return None
         watched = _watched(model)
@@ -155,7 +155,7 @@ class SENet(Method):
         return self.attention * torch.stack(distances).sum() if distances else None
 
     def on_epoch_end(self, model: nn.Module, phase: str, epoch: int) -> bool:
-        """In the search, give the gates of each site to the neurons that differ most."""
+        """Give the gates of each site to the neurons that differ most, in `search`."""
         if phase == "search":
             sites = _watched(model).values()
             before = [site.mask.clone() for site in sites]
@@ -166,15 +166,15 @@ class SENet(Method):
         return False
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """The gates, and the share of them that moved after the epoch before: the normed Hamming distance."""
+        """Record the gates, and the share that moved after the previous epoch: the normalised Hamming distance."""
         return {"gates": float(sum(site.gates for site in _watched(model).values())), "moved": self.moved}
 
     def state(self) -> dict[str, float]:
-        """The share of gates that moved."""
+        """Return the share of gates that moved."""
         return {"moved": self.moved}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Continue with it."""
+        """Restore the share of gates that moved."""
         self.moved = state["moved"]
 
 

@@ -1,7 +1,7 @@
-"""SENet's first stage: how much each site wants its ReLUs, by how few weights the layers before it can do with.
+"""SENet's first stage: the sensitivity of each site to losing ReLUs, from the pruning sensitivity of its layers.
 
-A copy of the network is trained with a tenth of its weights, wherever they are of most use. A layer that stays dense is
-sensitive to pruning; its site then can do without ReLUs, and the site of a layer that hardly needs weights cannot.
+A copy of the network is trained with a tenth of its weights, chosen over all layers together. A layer that stays dense
+is sensitive to pruning, and its site can lose ReLUs. The site of a layer that needs few weights cannot.
 """
 
 from typing import Any
@@ -16,36 +16,36 @@ from deepshare.sharing.observe import is_layer
 from deepshare.sharing.sites import Sites
 
 DENSITY = 0.1  # the share of all weights that stay
-WHOLE = "whole"  # a weight before the cut, in the state of the optimiser, which a run that is resumed goes on with
+WHOLE = "whole"  # key of a weight before the cut in the state of the optimiser, which a run resumes from
 
 
 class Sparse(Method):
-    """The plain network with a tenth of its weights: after every step the largest stay, over all layers together.
+    """Trains the plain network with a tenth of its weights: after every step the largest stay, over all layers.
 
-    The others are 0 wherever the network runs, but every step is made on all weights as they were before the last cut,
-    so that a weight that was cut goes on learning and comes back once it is larger than one that had stayed.
+    The others are 0 in every forward pass, but each step starts from all weights as they were before the last cut. So a
+    weight that was cut continues to learn, and returns once it is larger than one that stayed.
     """
 
     def optimiser(self, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
-        """Make the optimiser, which remembers what its steps leave and then cuts it."""
+        """Make the optimiser, which keeps all weights after a step and then cuts them."""
         made = super().optimiser(model, **settings)
         made.register_step_pre_hook(lambda *_: _mend(made, model))
         made.register_step_post_hook(lambda *_: _cut(made, model))
         return made
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """The share of weights that are left."""
+        """Record the share of weights that are left."""
         return {"density": density(list(layer_weights(model).values()))}
 
 
 def layer_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights of all convolutions and linear layers, by the paths of these."""
+    """Return the weights of all convolutions and linear layers by path."""
     return {name: module.get_parameter("weight") for name, module in model.named_modules() if is_layer(module)}
 
 
 @torch.no_grad()
 def prune(model: nn.Module) -> None:
-    """Set all weights of convolutions and linear layers to 0 but for the share with the largest absolute values."""
+    """Set the weights of convolutions and linear layers to 0, except for the largest absolute values."""
     weights = list(dict.fromkeys(layer_weights(model).values()))  # tied ones once
     count = max(1, int(DENSITY * sum(weight.numel() for weight in weights)))
     for weight, kept in zip(weights, keep_largest([weight.abs() for weight in weights], count), strict=True):
@@ -68,13 +68,13 @@ def _cut(optimiser: torch.optim.Optimizer, model: nn.Module) -> None:
 
 
 def density(weights: list[nn.Parameter]) -> float:
-    """The share of weights that are not 0."""
+    """Return the share of weights that are not 0."""
     left = sum(int(torch.count_nonzero(weight)) for weight in weights)
     return left / sum(weight.numel() for weight in weights)
 
 
 def check_layers(sites: Sites) -> None:
-    """See whether there is something to measure.
+    """Check that there is something to measure.
 
     Raises:
         BudgetError: No site activates the output of a layer.
@@ -87,14 +87,14 @@ def check_layers(sites: Sites) -> None:
 
 
 def relu_sensitivities(network: nn.Module, sites: Sites) -> dict[str, float]:
-    """Weights for `plan` and for SENet: 1 - the density of the layers whose outputs a site activates.
+    """Return weights of sites: 1 - the density of the layers whose outputs a site activates.
 
     Args:
-        network: Trained as `Sparse` does.
+        network: Network trained by `Sparse`.
         sites: Its sites.
 
     Returns:
-        A weight for each site. One that reads activations alone counts as if all layers of the network fed it.
+        Weight of each site. A site that reads only activations counts as fed by all layers.
     """
     weights = layer_weights(network)
     return {

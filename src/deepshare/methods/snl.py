@@ -1,8 +1,8 @@
-"""Selective network linearisation (SNL): every neuron learns whether it keeps its ReLU.
+"""Selective network linearisation (SNL): every neuron learns a mask between ReLU and identity.
 
 A neuron computes c ReLU(x) + (1 - c) x. The masks c start at 1 and are trained with the weights, under a lasso that
-grows whenever the count of ReLUs stops falling, until few enough are left: so many gates each site wants. As a method
-of its own it then gives its gates to the largest masks and finetunes the weights.
+grows whenever the count of ReLUs stops falling, until few enough are left. The counts per site can divide a budget. As
+a method it then gives the gates to the largest masks and finetunes the weights.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class MaskedReLU(nn.Module):
     """A ReLU with one mask per neuron, shared over the batch.
 
     Attributes:
-        site: The site that it stands at.
+        site: Site that it replaces.
     """
 
     def __init__(self, site: Site) -> None:
@@ -51,7 +51,7 @@ class MaskedReLU(nn.Module):
 
 
 class SNLSettings(Settings):
-    """Selective network linearisation, as a method or run to learn how many gates each site wants.
+    """Selective network linearisation, as a method or to count the gates of each site.
 
     The method takes its rates and epochs from [search]; gates, lr, batch and max_epochs are for the other use.
     """
@@ -67,23 +67,23 @@ class SNLSettings(Settings):
 
     @property
     def of_method(self) -> dict[str, Any]:
-        """The keys that the method itself takes."""
+        """Keys of the method itself."""
         return self.model_dump(include={"lasso", "growth", "grow_from", "threshold"})
 
 
 @register("snl", order=3)
 @dataclass
 class SNL(Method):
-    """The masks, their lasso and the rules of its growth and of the end.
+    """Masks under a lasso that grows until the budget is reached.
 
     Attributes:
         input_size: Size of one input without the batch.
-        gates: The phase ends when so many ReLUs or fewer are left.
+        gates: Number of ReLUs at which the search ends.
         lasso: Weight of the sum of all |c| in the loss; it grows.
-        growth: What it grows by.
-        grow_from: The epoch, counted from 0, after which it may first grow.
-        threshold: A mask above it is a ReLU that is left.
-        lowest: The lowest count so far; none at the start.
+        growth: Factor of its growth.
+        grow_from: First epoch, counted from 0, after which it may grow.
+        threshold: Masks above it count as ReLUs.
+        lowest: Lowest count so far.
     """
 
     input_size: Sequence[int]
@@ -104,16 +104,16 @@ class SNL(Method):
         return cls(context.input_size, context.gates, **recipe.section(SNLSettings).of_method)
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """Put a mask at every site of a plain network; it computes what it computed before."""
+        """Put a mask at every site of a plain network, with equal outputs."""
         return replace_sites(model, find_sites(model, self.input_size), MaskedReLU)
 
     def build_phase_modules(self, model: nn.Module, phase: str) -> None:
-        """Fixed gates in `finetune`."""
+        """Build fixed gates for `finetune`."""
         if phase == "finetune":
             swap(model, MaskedReLU, lambda module: GatedPolynomial(module.site.shape))
 
     def on_phase_start(self, model: nn.Module, phase: str, images: Images) -> None:
-        """Before `finetune`, fix the gates: those of the largest masks, as many as the budget.
+        """Before `finetune`, give the gates of the budget to the largest masks.
 
         A long search ends just below the budget. A short one may end above it, or overshoot.
         """
@@ -125,12 +125,12 @@ class SNL(Method):
             module.set_mask(mask)
 
     def penalty(self, model: nn.Module) -> Tensor | None:
-        """The lasso over all masks, as long as they are trained."""
+        """Return the lasso over all masks, during the search."""
         sums = [module.mask.abs().sum() for module in masks(model)]
         return self.lasso * torch.stack(sums).sum() if sums else None
 
     def on_epoch_end(self, model: nn.Module, phase: str, epoch: int) -> bool:
-        """Count what is left, let the lasso grow if that did not fall, and end the phase if it is little enough."""
+        """Count the ReLUs; grow the lasso if there are not fewer, and end the phase if there are few enough."""
         if phase == "finetune":
             return False
         left = sum(self.counts(model).values())
@@ -141,25 +141,25 @@ class SNL(Method):
         return left <= self.gates
 
     def counts(self, model: nn.Module) -> dict[str, int]:
-        """The ReLUs that are left at each site; as weights they divide the budget of a plan."""
+        """Return the ReLUs that are left at each site."""
         fixed = {name.removesuffix(".activation"): module.gates for name, module in gated(model)}
         return fixed or {module.site.name: int((module.mask > self.threshold).sum()) for module in masks(model)}
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """The lasso and the ReLUs that are left, in all and at each site."""
+        """Record the lasso and the remaining ReLUs, in all and at each site."""
         counts = self.counts(model)
         sites = {f"gates.{name}": float(count) for name, count in counts.items()}
         return {"lasso": self.lasso, "gates": float(sum(counts.values())), **sites}
 
     def state(self) -> dict[str, float]:
-        """The lasso and the lowest count."""
+        """Return the lasso and the lowest count."""
         return {"lasso": self.lasso, "lowest": self.lowest}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Continue with both."""
+        """Restore the lasso and the lowest count."""
         self.lasso, self.lowest = state["lasso"], state["lowest"]
 
 
 def masks(model: nn.Module) -> Iterator[MaskedReLU]:
-    """Every masked ReLU of a network, in the order of its modules."""
+    """Iterate over the masked ReLUs of a network, in the order of modules."""
     return (module for module in model.modules() if isinstance(module, MaskedReLU))

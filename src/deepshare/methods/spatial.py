@@ -1,8 +1,7 @@
 """Spatial sharing: the neurons of a patch share one gate, and each channel has the patch that distorts least.
 
-How much a patch distorts the network is measured with the rest of the network as it was, channel by channel and patch
-by patch; the patches with the least distortion in all are then found by a multiple-choice knapsack, exactly unless the
-budget is very large.
+The distortion by a patch is measured channel by channel, with the rest of the network unchanged. A multiple-choice
+knapsack then finds the patches with the least total distortion, exactly unless the budget is very large.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,13 +32,13 @@ class SpatialSettings(Settings):
 @register("spatial", order=7)
 @dataclass
 class Spatial(Method):
-    """Patches by distortion.
+    """Chooses patches by distortion.
 
     Attributes:
         input_size: Size of one input without the batch.
         gates: The budget.
         samples: Training images that the distortion is measured on.
-        channels: Channels of each site that are measured, the others count as the last of them; None is all.
+        channels: Channels of each site that are measured; the others count as the last of these. None is all.
     """
 
     input_size: Sequence[int]
@@ -74,22 +73,22 @@ class Spatial(Method):
         model.train(training)
 
     def measures(self, model: nn.Module) -> dict[str, float]:
-        """The gates."""
+        """Record the number of gates."""
         return {"gates": float(sum(site.gates for site in patched(model)))}
 
 
 @torch.no_grad()
 def distortion(model: nn.Module, images: Tensor, channels: int | None = None) -> Iterator[Tensor]:
-    """What each patch in the place of each channel's ReLU does to the network, all else left as it is.
+    """Measure the distortion of the network by each patch in the place of each channel's ReLU, one at a time.
 
     Args:
         model: A network with patches of one neuron everywhere, in inference mode.
-        images: To measure on.
-        channels: How many channels of each site to measure, the others count as the last of them; None is all.
+        images: Images to measure on.
+        channels: Channels of each site to measure; the others count as the last of these. None is all.
 
     Yields:
-        For each site the mean squared difference (C, patches) of the network's output where that is a map, and of the
-        last site's output for a classifier.
+        Mean squared difference (C, patches) for each site: of the network's output if that is a map, and of the last
+        site's output for a classifier.
     """
     probes = [_Probe(site) for site in patched(model)]
     handles = [probe.site.register_forward_hook(probe) for probe in probes]
@@ -106,7 +105,7 @@ def distortion(model: nn.Module, images: Tensor, channels: int | None = None) ->
 
 
 class _Probe:
-    """Stands at a site: replaces the ReLU of one channel by a patch, and keeps what the site gave."""
+    """Hook at a site: replaces the ReLU of one channel by a patch, and keeps the output."""
 
     def __init__(self, site: PatchReLU) -> None:
         self.site = site
@@ -124,7 +123,7 @@ class _Probe:
 
 
 def _site_distortion(model: nn.Module, images: Tensor, probe: _Probe, last: _Probe, patch: Patch, count: int) -> Tensor:
-    """The distortion of the first so many channels of a site by one patch."""
+    """Return the distortion of the first `count` channels of a site by one patch."""
     total = images.new_zeros(count)
     if patch == (1, 1):
         return total

@@ -1,8 +1,7 @@
 """Shared gates with a square beside them, which is not in the paper: y = x (alpha gate + beta) + SCALE square x^2.
 
-A square costs a product of the private value with itself and no comparison. It bends what few gates leave straight, as
-AutoReP's quadratics do. Starting from a trained network, a site may fade from its own ReLU to this, or to shared gates
-alone.
+Under MPC a square costs one product and no comparison. It makes up for missing gates, as AutoReP's quadratics do. A
+site that starts from a trained network may fade from its own ReLU to this, or to shared gates alone.
 """
 
 from collections.abc import Iterator
@@ -29,12 +28,12 @@ class Square(nn.Module):
         return x * x * (laid_out(factor.view(-1, 1, 1), x) if x.dim() == 4 else factor.to(x.dtype))
 
     def factor(self) -> Tensor:
-        """What the square of each channel is multiplied by."""
+        """Return the factor of the square of each channel."""
         return SCALE * self.square
 
 
 class CurvedReLU(Around, Fading):
-    """One activation site: shared gates and a square."""
+    """Activation with shared gates and a square."""
 
     activation: SharedReLU
 
@@ -49,7 +48,7 @@ class CurvedReLU(Around, Fading):
 
 
 def curve(model: nn.Module) -> None:
-    """Give every site of a shared network its square, if it has none."""
+    """Add a square to every site of a shared network that has none."""
     curved = {site.activation for site in curved_relus(model)}
     for name, module in list(model.named_modules()):
         if isinstance(module, SharedReLU) and module not in curved:
@@ -57,26 +56,26 @@ def curve(model: nn.Module) -> None:
 
 
 def curved_relus(model: nn.Module) -> Iterator[CurvedReLU]:
-    """All sites with a square in a model."""
+    """Iterate over all sites with a square in a model."""
     return (module for module in model.modules() if isinstance(module, CurvedReLU))
 
 
 def set_own(model: nn.Module, share: float) -> None:
-    """Leave a share of its own ReLU to every site, of gates and square together."""
+    """Set the share of the original ReLU in the output of every site."""
     for site in fading(model):
         site.own = share
 
 
 def fading(model: nn.Module) -> Iterator[Fading]:
-    """What stands at each site: shared gates, or a square and the gates within it."""
+    """Iterate over the outermost module of each site: shared gates, or a square that wraps them."""
     within = {site.activation for site in curved_relus(model)}
     return (module for module in model.modules() if isinstance(module, Fading) and module not in within)
 
 
 def own_share(epoch: int, epochs: int) -> float:
-    """The share of its own ReLU that a site has in an epoch, counted from 0, when it is to be gone in so many.
+    """Return the share of the original ReLU in an epoch, counted from 0, if it fades within `epochs`.
 
-    The steps become smaller: the last bit of a ReLU is missed most.
+    The steps become smaller, since the last bit of a ReLU is missed most.
 
     >>> [round(own_share(epoch, 4), 4) for epoch in range(6)]
     [0.5625, 0.25, 0.0625, 0.0, 0.0, 0.0]

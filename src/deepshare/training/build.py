@@ -28,9 +28,9 @@ def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None 
     """Build the network that a recipe names for a role; its random weights depend on the seed and on the role.
 
     Args:
-        recipe: Names it, and the weights that it starts from if there are any.
-        role: Of the network, such as teacher or plain.
-        tell: Is told if given weights leave a part of the network random.
+        recipe: Recipe with the network, and its start weights if there are any.
+        role: Role of the network, such as teacher or plain.
+        tell: Called with a message if start weights leave a part of the network random.
     """
     wanted = recipe.model_of(role)
     with torch.random.fork_rng(devices=[]):
@@ -50,10 +50,10 @@ def build(wanted: Model) -> nn.Module:
 
 
 def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
-    """The shape of a network's output for one image.
+    """Return the shape of a network's output for one image.
 
     Raises:
-        DataError: It does not take images of this size.
+        DataError: The network does not take images of this size.
         UnsupportedModelError: Its output is not one tensor.
     """
     twin = copy.deepcopy(model).to("meta").eval()
@@ -73,10 +73,10 @@ def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
 
 
 def layout_of(model: nn.Module) -> torch.memory_format:
-    """The layout in memory that a network is trained in: channels last, a quarter faster on a CPU, where that is safe.
+    """Return the memory format to train in: channels last where that is safe, a quarter faster on a CPU.
 
-    With it, the backward of oneDNN's strided 1x1 convolution writes past its buffer where there are fewer channels than
-    in one of its blocks (oneDNN issue 6035): 8 with AVX2, 16 with AVX-512.
+    The backward of oneDNN's strided 1x1 convolution in channels last writes past its buffer if there are fewer channels
+    than in one of its blocks (oneDNN issue 6035): 8 with AVX2, 16 with AVX-512.
     """
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     unsafe = any(
@@ -86,7 +86,7 @@ def layout_of(model: nn.Module) -> torch.memory_format:
 
 
 def lay_out(model: nn.Module, layout: torch.memory_format) -> nn.Module:
-    """Lay the weights of convolutions out in memory."""
+    """Convert the weights of convolutions to a memory format."""
     for weight in model.parameters():
         if weight.ndim == 4:
             # A 1x1 kernel is laid out both ways at once; what is new has the strides that gradients will have.
@@ -95,12 +95,12 @@ def lay_out(model: nn.Module, layout: torch.memory_format) -> nn.Module:
 
 
 def gelu_network(model: nn.Module, input_size: Sequence[int]) -> nn.Module:
-    """Make a copy of a network with GELU in the place of every ReLU."""
+    """Copy a network with GELU in the place of every ReLU."""
     return replace_sites(model, find_sites(model, input_size), lambda site: nn.GELU())
 
 
 def budget_of(recipe: Recipe) -> Budget:
-    """The budget of a recipe whose method has one.
+    """Return the budget of a recipe whose method has one.
 
     Raises:
         RecipeError: It has none.
@@ -123,16 +123,16 @@ def make_method(
     """Make the method of a recipe.
 
     Args:
-        recipe: Its name, budget and settings.
+        recipe: Recipe with its name, budget and settings.
         base: The plain network.
         input_size: Size of one input without the batch.
-        plan: The plan, where the method shares gates.
-        weights: The shares of the budget by site, where the method divides it.
-        given: Whether the user gave the network.
-        dry: Whether nothing will be trained.
+        plan: Plan of a method that shares gates.
+        weights: Weights of the sites for a method that divides its budget.
+        given: The network is the user's own.
+        dry: Nothing will be trained.
 
     Raises:
-        BudgetError: The budget is no number of gates that the network has.
+        BudgetError: The network has fewer ReLUs than the budget.
     """
     gates = plan.gates if plan else 0
     if recipe.budget and not plan:
@@ -159,10 +159,10 @@ def make_plan(
     """Make the plan of a recipe whose method shares gates.
 
     Args:
-        recipe: Its budget and options.
+        recipe: Recipe with its budget and options.
         base: The plain network.
         input_size: Size of one input without the batch.
-        weights: The shares of the budget by site; the same share of channels everywhere without.
+        weights: Weights of the sites; by default every group gets the same share of channels.
         leaders: Sites that lead their groups.
 
     Raises:
@@ -185,7 +185,7 @@ def divide(
     per_block: bool = False,
     **options: Any,
 ) -> Plan:
-    """Make a plan, as `plan` does, in which a group may weigh what its first site weighs."""
+    """Make a plan, as `plan` does, with the option that only the first site of a group counts."""
     if weights and first_site_only:
         most = max_group if layer_sharing else 1
         weights = of_first_sites(weights, find_sites(model, input_size), max_group=most, per_block=per_block)
@@ -204,7 +204,7 @@ def divide(
 def of_first_sites(
     counts: Mapping[str, float], sites: Sequence[Site], *, max_group: int | None = None, per_block: bool = False
 ) -> dict[str, float]:
-    """Keep the weight of the first site of each group and set the others to 0, so that it alone decides."""
+    """Set all weights to 0 except for that of the first site of each group."""
     first = {run[0].name for run in group_sites(sites, max_group=max_group, per_block=per_block)}
     return {name: count if name in first else 0.0 for name, count in counts.items()}
 
@@ -249,7 +249,7 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
 
 
 def convert(model: nn.Module, kind: Kind, input_size: Sequence[int]) -> nn.Module:
-    """Make a plain network into the teacher's form, with GELUs, or leave it as it is."""
+    """Put GELUs into the network of a teacher; return any other as it is."""
     return gelu_network(model, input_size) if kind == "gelu" else model
 
 
@@ -262,7 +262,7 @@ def check_finished(run: RunFolder) -> None:
     """Check that a folder holds a trained network.
 
     Raises:
-        CheckpointError: It is no run folder, its run is not finished, or its weights were not kept.
+        CheckpointError: It is not a run folder, its run is not finished, or its weights were not kept.
     """
     if not run.path.is_dir():
         raise CheckpointError(f"there is no folder {run.path}: give the folder of a finished run")

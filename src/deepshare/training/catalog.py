@@ -25,22 +25,22 @@ NOT_RUN = "not run to the end"
 
 
 class Finished(Section):
-    """One run that was finished.
+    """Record of a finished run.
 
     Attributes:
-        recipe: The packaged recipe that it ran.
-        overrides: What was changed in it, by dotted key.
-        seed: The seed.
-        score: What test and validation are.
-        test: On the test images after the last epoch, in percent.
-        validation: On the validation images after the last epoch, in percent.
-        gates: Comparisons for one image.
+        recipe: Packaged recipe.
+        overrides: Changes to the recipe, by dotted key.
+        seed: Seed.
+        score: Name of the score.
+        test: Score on the test images after the last epoch, in percent.
+        validation: Score on the validation images after the last epoch, in percent.
+        gates: Comparisons per image.
         neurons: ReLUs of the plain network.
-        epochs: Of each phase of the network itself; teachers are other networks.
-        seconds: Training and validation of these phases.
-        environment: What it ran on.
-        command: How it was started.
-        date: When it ended.
+        epochs: Epochs of each phase of the network itself, without those of its teachers.
+        seconds: Time of training and validation in these phases.
+        environment: Environment of the run.
+        command: Command line.
+        date: Date of the end.
     """
 
     recipe: str
@@ -72,12 +72,12 @@ class Listed:
 
     @property
     def status(self) -> str:
-        """Every finished run, or that there is none."""
+        """All finished runs in one line."""
         return "; ".join(map(str, self.runs)) or NOT_RUN
 
     @property
     def paper(self) -> str:
-        """What the paper reports for it; empty for a recipe of our own."""
+        """Result in the paper; empty for a recipe that is not in the paper."""
         row = self.recipe.paper
         return f"{row.accuracy or row.miou}% (table {row.table})" if row else ""
 
@@ -98,13 +98,13 @@ def list_recipes(results: Path | None = None) -> list[Listed]:
 
 
 def as_table(rows: Sequence[Listed]) -> str:
-    """Show the list as text."""
+    """Format the list as a table."""
     cells = [(row.recipe.name, row.recipe.about, row.paper, row.status) for row in rows]
     return table(("recipe", "what it trains", "paper", "run here"), cells, "<<<<")
 
 
 def record(folder: str | Path) -> Finished:
-    """Read a finished run off its folder.
+    """Read the record of a finished run from its folder.
 
     Raises:
         CheckpointError: The run is not finished, or a file is missing or damaged.

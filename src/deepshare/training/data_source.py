@@ -21,20 +21,20 @@ from deepshare.training.evaluate import NO_LABEL, ImageView, Metrics, make_view,
 from deepshare.training.recipe.files import Recipe
 from deepshare.training.recipe.schema import Data
 
-NUMBERS = 2**26  # of images that are kept in memory to measure something on
+NUMBERS = 2**26  # upper bound of the numbers of a sample in memory
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """Images for training and validation, and those for the final figure if there are any.
+    """Images for training and validation, and for the final figure if there are any.
 
     Attributes:
-        train_set: To train on.
-        validation_set: To choose by.
-        test_set: For the final figure alone.
-        augment: The random changes of a training image.
-        prepare: The preparation of any other image.
-        view: The preparation of test images instead, if the recipe says how to evaluate.
+        train_set: Training images.
+        validation_set: Validation images.
+        test_set: Test images, for the final figure only.
+        augment: Random transform of training images.
+        prepare: Transform of all other images.
+        view: View of test images instead, if the recipe sets `data.evaluation`.
     """
 
     train_set: Source
@@ -51,7 +51,7 @@ class DataSource:
 
     @property
     def segmentation(self) -> bool:
-        """Whether every pixel has a label."""
+        """True if every pixel has a label."""
         return len(self._shapes[1]) > 1
 
     @cached_property
@@ -62,13 +62,13 @@ class DataSource:
 
     @cached_property
     def checksum(self) -> str | None:
-        """The checksum of all these images; None for a user's own Datasets."""
+        """Checksum of all images; None for a user's own Datasets."""
         parts = [part for part in (self.train_set, self.validation_set, self.test_set) if part is not None]
         known = [part.checksum() for part in parts if isinstance(part, ImageSet)]
         return "-".join(known) if len(known) == len(parts) else None
 
     def check(self) -> None:
-        """Check that there is something to train on; a copy with test images alone is for evaluation.
+        """Check that there are images to train on; a copy with test images alone is for evaluation.
 
         Raises:
             DataError: There are no training or no validation images.
@@ -79,16 +79,16 @@ class DataSource:
 
     @property
     def ignore(self) -> int | None:
-        """The label that is left out of losses and figures."""
+        """Label to ignore."""
         return self.train_set.ignore
 
     @property
     def skip(self) -> int:
-        """The same, or a label that never occurs."""
+        """Label to ignore, or one that never occurs."""
         return NO_LABEL if self.ignore is None else self.ignore
 
     def train(self, batch: int, seed: int, epoch: int, fabric: Fabric) -> Batches:
-        """The training batches of one process; a batch of the recipe is shared out among all of them."""
+        """Return the training batches of this process; each batch of the recipe is split among all processes."""
         enough = isinstance(self.train_set, UserLoader) or len(self.train_set) >= batch
         return batches(
             self.train_set,
@@ -104,12 +104,12 @@ class DataSource:
         )
 
     def sample(self, count: int) -> Tensor:
-        """A fixed random sample of `count` training images, prepared but not augmented; all if there are fewer."""
+        """Draw a fixed random sample of `count` training images, prepared but not augmented; all if fewer."""
         images, _ = next(iter(batches(self.train_set, count, augment=self.prepare, shuffle=True)))
         return images
 
     def draw(self, count: int, batch: int) -> list[tuple[Tensor, Tensor]]:
-        """A fixed random sample of about `count` training images with labels, in batches; fewer if they are large."""
+        """Draw a fixed random sample of about `count` training images with labels, in batches; fewer if large."""
         few = min(count, NUMBERS // torch.Size(self.input_size).numel())
         drawn = batches(self.train_set, batch, augment=self.prepare, shuffle=True)
         return list(islice(drawn, -(-few // batch) or 1))
@@ -128,14 +128,14 @@ class DataSource:
 def make_data_source(
     given: Any, recipe: Recipe, data_dir: str | Path | None = None, *, download: bool = False
 ) -> DataSource:
-    """Load the data set of a recipe, or take what was given in its place.
+    """Load the data set of a recipe, or use given data instead.
 
     Args:
-        given: Nothing, the name of a data set, its splits, one Dataset (validation images are cut from it), or a
+        given: None, the name of a data set, its splits, one Dataset (validation images are cut from it), or a
             sequence of two or three sets, Datasets or DataLoaders: training, validation, test.
-        recipe: Has the data set, the validation split and the augmentation.
-        data_dir: Where data sets are.
-        download: Whether to fetch a data set that is not there.
+        recipe: Recipe with the data set, the validation split and the augmentation.
+        data_dir: Folder of data sets.
+        download: Download a missing data set.
 
     Raises:
         DataError: The data is missing or damaged.
@@ -165,7 +165,7 @@ def make_data_source(
 
 
 def transforms(source: Source, wanted: Data) -> tuple[Transform | None, Transform | None]:
-    """The changes of training images and the preparation of all others; a user's own data comes ready."""
+    """Return the transforms of training images and of all others; none for a user's own data."""
     if not isinstance(source, ImageSet):
         return None, None
     settings = wanted.augmentation

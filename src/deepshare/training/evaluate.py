@@ -85,7 +85,7 @@ def measure(
     view: "ImageView | None" = None,
     limit: int | None = None,
 ) -> Metrics:
-    """Evaluate a network on a set, or on its first so many batches; a view stands in the place of a transform."""
+    """Evaluate a network on a set, or on its first `limit` batches, with a transform or a view."""
     like = next(model.parameters(), torch.empty(0))
     # Seen through a view images keep the size of their masks, and those of files may be unequal.
     alone = view is not None and isinstance(source, ImageSet) and not isinstance(source.images, Tensor)
@@ -136,16 +136,16 @@ def _outputs(model: nn.Module, data: "Dataset[Any] | DataLoader[Any]") -> int:
 
 
 class ImageView(Transform, Protocol):
-    """Prepares images and leaves their masks as they are; gives logits at the size of those masks."""
+    """Transform of images that keeps their masks, and logits at the size of those masks."""
 
     def logits(self, model: nn.Module, images: Tensor, size: tuple[int, int]) -> Tensor:
-        """Run a network on prepared images whose masks have a size."""
+        """Run a network on prepared images, and return logits of the size of their masks."""
         ...
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole image fitted into the network's input; logits scaled back.
+    """Fits the whole image into the network's input, and resizes the logits to the mask.
 
     Attributes:
         size: Height and width of the input.
@@ -166,10 +166,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Sliding:
-    """The image scaled until it just covers the network's input, then crop after crop; where they overlap, the mean.
+    """Resizes the image to cover the network's input, and averages the logits of overlapping crops.
 
     Attributes:
-        size: Height and width of the input. If it is a square, the shorter side of the image gets this length.
+        size: Height and width of the input; the shorter side of the image gets the length of a square one.
     """
 
     size: tuple[int, int]
@@ -200,7 +200,7 @@ class Sliding:
 
 
 def starts(whole: int, part: int) -> list[int]:
-    """Where crops begin that are evenly spaced, the last pulled back to the end.
+    """Return the starts of evenly spaced crops, with the last one moved back to the end.
 
     >>> starts(512, 512), starts(683, 512)
     ([0], [0, 171])
@@ -211,10 +211,10 @@ def starts(whole: int, part: int) -> list[int]:
 
 
 def make_view(evaluation: Evaluation | None, image_size: Size | None, source: Source) -> ImageView | None:
-    """The view of a set that a recipe or a flag names; None: image and mask are both fitted into the input.
+    """Make the view of an evaluation; None if image and mask are both fitted into the input.
 
     Raises:
-        DataError: The images have no masks, or come from the user as the network takes them.
+        DataError: The images have no masks, or are the user's own.
     """
     if evaluation is None:
         return None

@@ -49,7 +49,7 @@ class Hardware:
         return devices * nodes
 
     def fabric(self) -> Fabric:
-        """The devices, for `launch`; no process is started yet.
+        """Select the devices for `launch`; no process is started yet.
 
         Raises:
             HardwareError: A device is missing, or there are too few of them.
@@ -73,7 +73,7 @@ class Hardware:
         return fabric
 
     def _counts(self) -> tuple[int, int]:
-        """Processes on each machine, and machines, as torchrun has them if it started this one."""
+        """Return processes per machine, and machines; those of torchrun if it started this process."""
         if not dist.is_torchelastic_launched():
             return self.devices, self.num_nodes
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -81,7 +81,7 @@ class Hardware:
 
 
 def launch(fabric: Fabric) -> None:
-    """Start the processes, unless torchrun did; in each of them this returns."""
+    """Start the processes, unless torchrun did; returns in each of them."""
     fabric.launch()
     if dist.is_initialized():
         # A process that ends with threads of its group still running may abort.

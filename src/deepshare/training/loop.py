@@ -32,9 +32,9 @@ class TrainContext:
         recipe: The recipe.
         fabric: Devices and processes.
         data: The data.
-        reporter: Is told of every phase and epoch.
-        compile: Whether to compile the network.
-        dry: Whether every phase is only one batch.
+        reporter: Receives every phase and epoch.
+        compile: Compile the network.
+        dry: Train one batch of every phase.
     """
 
     recipe: Recipe

@@ -14,7 +14,7 @@ from deepshare.training.run.folder import RunFolder
 from deepshare.zoo.deeplab import DeepLabV3
 from deepshare.zoo.mobilenet import COUNTER, backbone_weights, is_torchvisions
 
-# What torch.load and safetensors raise for a file that is none of theirs.
+# Exceptions of torch.load and safetensors for other files.
 DAMAGED = (
     SafetensorError,
     pickle.UnpicklingError,
@@ -29,16 +29,16 @@ STATE_DICT = "give a safetensors file, or the model's weights alone, by torch.sa
 
 
 def start_from(model: nn.Module, path: Path, classes: int) -> list[str]:
-    """Load weights that a network starts from.
+    """Load start weights into a network.
 
     Args:
         model: The network.
-        path: A run folder of the same network, a safetensors file or a file of torch.save with a state_dict; for
-            DeepLabV3 also those of torchvision's MobileNetV2, its backbone.
-        classes: The network's outputs. A last layer of another number of classes is left as it is.
+        path: Run folder of the same network, safetensors file, or state_dict saved by torch.save; for DeepLabV3 also a
+            backbone, torchvision's MobileNetV2.
+        classes: Number of outputs. A last layer with another number is not loaded.
 
     Returns:
-        The parts of the network that are left as they are.
+        Parts of the network that were not loaded.
 
     Raises:
         CheckpointError: The file cannot be read or holds the weights of another network.
@@ -64,7 +64,7 @@ def start_from(model: nn.Module, path: Path, classes: int) -> list[str]:
 
 
 def _head(own: dict[str, Tensor], tensors: dict[str, Tensor], classes: int) -> dict[str, Tensor]:
-    """The tensors of a last layer that has another number of classes in a file."""
+    """Return the tensors of a last layer that has another number of classes in a file."""
     head = {
         key: value
         for key, value in own.items()

@@ -1,4 +1,4 @@
-"""Progress of a run. The library prints nothing; whoever wants to show something passes a reporter."""
+"""Progress of a run. The library prints nothing; pass a reporter to show something."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class EpochLine:
-    """One epoch, as it is recorded and shown.
+    """Figures of one epoch.
 
     Attributes:
-        phase: The phase it belongs to.
-        epoch: Counted from 1.
+        phase: Phase of the epoch.
+        epoch: Epoch, counted from 1.
         epochs: Epochs of the phase.
         loss: Mean training loss, all terms.
-        accuracy: On the training images as they were augmented.
+        accuracy: Accuracy on the augmented training images.
         val_loss: Cross-entropy on the validation images.
         val_score: Accuracy on the validation images, or mIoU for segmentation.
-        score: The name of that figure: `accuracy` or `miou`.
+        score: Name of that figure: `accuracy` or `miou`.
         lr: Learning rate of the last step.
-        seconds: Training and validation together.
+        seconds: Time of training and validation.
         measures: Figures of the method, such as the share of hard gates.
     """
 
@@ -35,26 +35,26 @@ class EpochLine:
     measures: dict[str, float] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """The line of `metrics.jsonl`."""
+        """Return the line of `metrics.jsonl`."""
         line = asdict(self)
         measures, score, value = line.pop("measures"), line.pop("score"), line.pop("val_score")
         return {**line, f"val_{score}": value, **measures}
 
 
 class Reporter:
-    """Shows nothing. Override what should be shown."""
+    """Shows nothing; override the methods of interest."""
 
     def note(self, text: str) -> None:
-        """Something worth a line, such as a network that is taken and not trained."""
+        """Show a message, such as that a finished network is used."""
 
     def begin(self, phase: str, epochs: int, first: int) -> None:
-        """A phase begins, or resumes at its epoch `first`, counted from 0."""
+        """Show that a phase begins, or resumes at its epoch `first`, counted from 0."""
 
     def step(self, done: float, loss: float) -> None:
-        """Some steps further: the share of the epoch that is done, and its mean loss so far."""
+        """Show progress within an epoch: the share that is done, and the mean loss so far."""
 
     def epoch(self, line: EpochLine, seconds_left: float) -> None:
-        """An epoch ended; about so many seconds are left for the network that is trained now."""
+        """Show a finished epoch, and an estimate of the seconds left for the current network."""
 
     def end(self) -> None:
-        """Nothing more will be told."""
+        """End the display."""

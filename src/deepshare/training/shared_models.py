@@ -1,4 +1,4 @@
-"""A network that was shared before it was given: its plan and its plain form, read off its activations."""
+"""Networks of the user that are already shared: their plan and their plain form, read from their activations."""
 
 import copy
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from deepshare.sharing.sites import Site
 
 
 def is_shared(model: nn.Module) -> bool:
-    """Whether some of the network's gates are shared."""
+    """Return True if a network has shared gates."""
     return any(True for _ in shared_relus(model))
 
 
 def unshared(model: nn.Module) -> nn.Module:
-    """Make a copy with plain ReLUs; a plain network is copied as it is."""
+    """Copy a network with plain ReLUs in the place of shared gates."""
     plain = copy.deepcopy(model)
     curved = {site.activation for site in curved_relus(model)}
     for path, module in model.named_modules():
@@ -29,7 +29,7 @@ def unshared(model: nn.Module) -> nn.Module:
 
 
 def plan_of(model: nn.Module, input_size: Sequence[int]) -> Plan:
-    """Read the plan off a shared network, by running a copy without memory; its budget is what it spends."""
+    """Read the plan of a shared network by running a copy on the meta device; its budget is its number of gates."""
     shapes: dict[str, tuple[int, ...]] = {}
     twin = copy.deepcopy(model).to("meta").eval()
 

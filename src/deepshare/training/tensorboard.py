@@ -1,4 +1,4 @@
-"""The curves of a run for TensorBoard, beside whatever else shows it."""
+"""Curves of a run for TensorBoard, beside another reporter."""
 
 from pathlib import Path
 

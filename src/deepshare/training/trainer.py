@@ -50,8 +50,8 @@ class Trainer:
         model: The network, already converted; it is trained in place.
         method: The method that it is trained by.
         phases: Its phases, in order; the `distill` of each is the weight of its teacher.
-        folder: Where everything is saved; it must have been begun.
-        header: Of its weights.
+        folder: Run folder, which must exist.
+        header: Header of its weights.
         teacher: The network that phases learn from; those after `gelu` may learn from the network at its end.
     """
 
@@ -243,21 +243,21 @@ class Networks:
         self.input_size = self.context.data.input_size
 
     def on_all_ranks(self, check: Callable[[], T]) -> T:
-        """Run a check in every process before any continues."""
+        """Run a check in all processes before any continues."""
         return on_all_ranks(self.context.fabric, check)
 
     def base(self, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
-        """The plain network of a role before training."""
+        """Return the plain network of a role before training."""
         if self.given is None or self.recipe.model_of(role) != self.recipe.model:
             return plain_network(self.recipe, role, tell)
         return unshared(self.given)
 
     def start(self) -> nn.Module:
-        """The plain network that the result is made from, trained or not."""
+        """Return the plain network that the result is made from, trained or not."""
         return self.plain() if self.recipe.starts_from_plain else self.base("shared")
 
     def plain(self, run: RunFolder | None = None) -> nn.Module:
-        """The trained plain network, into its own run folder or into another."""
+        """Train the plain network, in its own run folder or in another."""
         if self.recipe.plain is None:  # then its weights were given
             return self.base("plain")
         if finished := self.finished("plain"):
@@ -267,20 +267,20 @@ class Networks:
         return self.train(run, "plain", self.base("plain"), Method(), ("plain",), teacher=teacher)
 
     def gelu(self, run: RunFolder | None = None) -> nn.Module:
-        """The trained network with GELUs, into its own run folder or into another."""
+        """Train the network with GELUs, in its own run folder or in another."""
         if finished := self.finished("teacher"):
             return finished
         network = gelu_network(self.base("teacher"), self.input_size)
         return self.train(run or RunFolder(self.out / "teacher"), "gelu", network, Method(), ("teacher",))
 
     def teacher(self) -> nn.Module | None:
-        """The trained network that the result learns from, if there is one."""
+        """Train the network that the result learns from, if there is one."""
         if self.recipe.distillation.teacher == "plain":
             return self.plain() if self.recipe.needs_plain else None
         return self.gelu() if self.recipe.needs_teacher else None
 
     def finished(self, name: Role) -> nn.Module | None:
-        """The trained network that the recipe gives in the place of one to be trained."""
+        """Return the trained network that a recipe gives instead of one to train, if there is one."""
         path = getattr(self.recipe.phases.get(name), "weights", None)
         if path is None:
             return None
@@ -289,11 +289,11 @@ class Networks:
         return _filled(convert(self.base(name), kind, self.input_size), file, kind, None)
 
     def plan(self, base: nn.Module, weights: Mapping[str, float] | None = None, leaders: Sequence[str] = ()) -> Plan:
-        """The plan of the result, with a share of the budget for each site."""
+        """Make the plan of the result."""
         return make_plan(self.recipe, base, self.input_size, weights, leaders)
 
     def method(self, base: nn.Module, plan: Plan | None = None, weights: Mapping[str, float] | None = None) -> Method:
-        """The method of the result."""
+        """Make the method of the result."""
         given, dry = self.given is not None, self.context.dry
         return make_method(self.recipe, base, self.input_size, plan=plan, weights=weights, given=given, dry=dry)
 
@@ -324,7 +324,7 @@ class Networks:
         return phase.model_copy(update={"distill": self.recipe.distill_weight(name)})
 
     def begin(self, run: RunFolder, plan: Plan | None = None) -> None:
-        """Make a run folder."""
+        """Create a run folder."""
         if self.context.fabric.is_global_zero:
             ran_on = describe_environment(self.recipe.seed, self.hardware, self.context.data.checksum)
             source = self.context.data.train_set
@@ -333,7 +333,7 @@ class Networks:
         self.context.fabric.barrier()
 
     def draw(self, count: int) -> list[tuple[Tensor, Tensor]]:
-        """A fixed random sample of training images with labels, on the device."""
+        """Return a fixed random sample of training images with labels, on the device."""
         batch, device = list(self.recipe.phases.values())[-1].batch, self.context.fabric.device
         drawn = self.context.data.draw(1 if self.context.dry else count, batch)
         return [(images.to(device), labels.to(device)) for images, labels in drawn]

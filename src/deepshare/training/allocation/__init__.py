@@ -26,10 +26,10 @@ class Allocation:
     """One way to divide a budget: read from the sites, or found by training.
 
     Attributes:
-        read: Gives the weights from the value of `budget.allocate` and the sites; refuses where they take training.
-        train: Gives them by training, for the plain network before training and the sites that lead groups.
-        check: Refuses a network before anything is trained.
-        continues_pilot: Whether the result starts as its pilot ended.
+        read: Returns the weights for a value of `budget.allocate` and the sites, or refuses if they need training.
+        train: Returns the weights by training, for the untrained plain network and the leaders of groups.
+        check: Refuses an unsuitable network before anything is trained.
+        continues_pilot: The result starts from the weights of its pilot.
     """
 
     read: Callable[[str, Sites], Weights] = _needs_pilot

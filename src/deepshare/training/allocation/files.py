@@ -12,7 +12,7 @@ from deepshare.training.run.checkpoint import write_file
 
 
 def weights(allocate: str, sites: Sites) -> dict[str, float]:
-    """The counts of a file."""
+    """Return the counts of a file."""
     return read_counts(Path(allocate))
 
 
@@ -36,7 +36,7 @@ def read_counts(path: Path) -> dict[str, float]:
 
 
 def measured_once(fabric: Fabric, path: Path, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Measure in the first process, and write the figures for all others and for a run that is resumed."""
+    """Measure in the first process, and store the figures for the others and for a resumed run."""
     found: dict[str, float] = {}
     if fabric.is_global_zero:
         if not path.exists():

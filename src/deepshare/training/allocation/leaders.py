@@ -19,7 +19,7 @@ SAMPLES = 512  # training images that gates are compared on
 
 
 def choose(networks: Networks, base: nn.Module) -> Sequence[str]:
-    """The sites that should lead their groups, by the gates of the trained plain network."""
+    """Choose the leaders of groups by the gates of the trained plain network."""
     networks.begin(RunFolder(networks.out))
     plan, plain = networks.plan(base), networks.plain().to(networks.context.fabric.device)
     images = (images for images, _ in networks.draw(SAMPLES))
@@ -29,13 +29,13 @@ def choose(networks: Networks, base: nn.Module) -> Sequence[str]:
 
 
 def explained(network: nn.Module, plan: Plan, images: Iterable[Tensor]) -> dict[str, float]:
-    """The share of the gates of its group that each site would explain as the leader, between 0 and 1.
+    """Return the share of the gates of its group, from 0 to 1, that each site would explain as the leader.
 
     A gate counts for the largest squared correlation that it has with a gate of the leader at the same position. Gates
-    before the leader count for nothing, as no site can use what is computed after it; nor do gates that never change.
+    before the leader do not count, since gates are not available before they are computed; nor do constant gates.
 
     Args:
-        network: The trained plain network; it is not touched.
+        network: Trained plain network; it is not modified.
         plan: Its groups.
         images: Batches of training images.
     """
@@ -63,7 +63,7 @@ def explained(network: nn.Module, plan: Plan, images: Iterable[Tensor]) -> dict[
 
 
 def preferred(plan: Plan, scores: dict[str, float]) -> list[str]:
-    """The best site of each group; of equal ones the first."""
+    """Return the best site of each group; the first of equal ones."""
     return [max(group.sites, key=lambda site: scores[site.name]).name for group in plan.groups]
 
 
@@ -76,12 +76,12 @@ def _keep(gates: dict[str, Tensor], site: Site) -> Callable[[nn.Module, tuple[An
 
 
 def _counts(one: Tensor, two: Tensor) -> Tensor:
-    """Counts of two gates open at once; the last row and column count each one alone, and the corner counts all."""
+    """Count two gates open at once; the last row and column count each one alone, and the corner all positions."""
     return (one @ two.t()).double()
 
 
 def squared_correlations(count: Tensor) -> Tensor:
-    """Of the counts of two sites (C1 + 1, C2 + 1), see `_counts`; 0 where a gate never changes.
+    """Return squared correlations from the counts of two sites (C1 + 1, C2 + 1), see `_counts`; 0 for constant gates.
 
     >>> squared_correlations(torch.tensor([[3.0, 4.0], [4.0, 8.0]]).double())
     tensor([[0.2500]], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""SENet's sensitivities, measured: the weights that a pilot, a copy of the plain network, keeps in sparse training."""
+"""SENet's sensitivities, measured by a pilot: a copy of the plain network that is trained sparse."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from deepshare.training.trainer import Networks
 
 
 def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
-    """Train the pilot, and weigh each site by how few weights the layers before it keep.
+    """Train the pilot, and weight each site by the sparsity of the layers before it.
 
     Raises:
         BudgetError: No site activates the output of a layer.

@@ -10,7 +10,7 @@ from deepshare.training.recipe.schema import DENSITIES
 
 
 def weights(allocate: str, sites: Sequence[Site]) -> dict[str, float]:
-    """A method's density times the neurons for every site of a network, of any width and image size.
+    """Return the density times the neurons for every site of a network, of any width and image size.
 
     Raises:
         BudgetError: Its densities are not known for the network.

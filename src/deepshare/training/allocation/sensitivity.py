@@ -1,4 +1,4 @@
-"""DeepShare's own sensitivities: the rise of a pilot's loss when a group of sites loses half of its gates."""
+"""DeepShare's own sensitivities: the increase of a pilot's loss if a group of sites loses half of its gates."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ Loss = Callable[[nn.Module], float]
 
 
 def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
-    """Train a pilot with the same share of channels in every group, and weigh groups by its loss."""
+    """Train a pilot with the same share of channels in every group, and weight groups by its loss."""
     networks.begin(RunFolder(networks.out))
     plan = networks.plan(base, None, leaders)
     if plan.mapping == "learned":  # later, among the prototypes that there will be
@@ -37,19 +37,18 @@ def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict
 
 
 def sensitivities(network: nn.Module, plan: Plan, loss: Loss) -> dict[str, float]:
-    """Weights for `plan` by what the loss does when a group loses the later half of its prototypes, rounded up.
+    """Return weights of groups by the increase of the loss without the later half of their prototypes, rounded up.
 
-    Let the k-th prototype of a group be worth a / k of the loss, so that one costs more the fewer there are. Then the
-    rise of the loss gives a, and gates are best where the next prototype of every group is worth the same for each gate
-    that it costs: in proportion to a.
+    Let the k-th prototype of a group be worth a / k of the loss. The increase of the loss then gives a. Gates are best
+    spent if the next prototype of every group is worth the same per gate, which is in proportion to a.
 
     Args:
-        network: Trained, with gates as planned; it is not touched.
+        network: Trained network with gates as planned; it is not modified.
         plan: Its plan.
-        loss: Gives the loss of a network on always the same images.
+        loss: Loss of a network on a fixed set of images.
 
     Returns:
-        The a of each group as the weight of its leader, and 0 for all other sites.
+        Weights: a for the leader of each group, and 0 for all other sites.
     """
     with _mean_gates(network, plan) as means:
         whole = loss(network)
@@ -62,7 +61,7 @@ def sensitivities(network: nn.Module, plan: Plan, loss: Loss) -> dict[str, float
 
 
 def worth(kept: int, prototypes: int) -> float:
-    """The worth of all prototypes after those that are kept, the k-th being worth 1 / k.
+    """Return the worth of all prototypes after the first `kept`, if the k-th is worth 1 / k.
 
     >>> worth(0, 1), worth(1, 2), worth(2, 4)
     (1.0, 0.5, 0.5833333333333333)
@@ -72,7 +71,7 @@ def worth(kept: int, prototypes: int) -> float:
 
 @torch.no_grad()
 def without(network: nn.Module, group: Group, kept: int, means: Tensor) -> nn.Module:
-    """Make a copy in which the gates of a group's later prototypes are constant, so that their channels are linear."""
+    """Copy a network with constant gates for the later prototypes of a group, so that their channels are linear."""
     result = copy.deepcopy(network)
     for site in group.gated:
         module = _activation(result, site.name)
@@ -84,7 +83,7 @@ def without(network: nn.Module, group: Group, kept: int, means: Tensor) -> nn.Mo
 
 @contextmanager
 def _mean_gates(network: nn.Module, plan: Plan) -> "Iterator[Callable[[], Mapping[str, Tensor]]]":
-    """Watch the leaders while the network runs; gives the mean of every prototype's gate until then."""
+    """Watch the leaders while the network runs; yields a function for the mean gates of their prototypes."""
     sums = {group.leader.name: torch.zeros(group.prototypes, dtype=torch.float64) for group in plan.groups}
     counts = dict.fromkeys(sums, 0)
 

@@ -1,4 +1,4 @@
-"""Counts of gates that SNL leaves at each site: trained like any other method, in a run folder of its own."""
+"""Counts of gates by SNL, which is trained like any other method, in a run folder of its own."""
 
 import copy
 import json
@@ -17,12 +17,12 @@ from deepshare.training.trainer import Networks, Trainer
 
 
 def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
-    """The counts as weights."""
+    """Return the counts as weights."""
     return {name: float(count) for name, count in counts(networks).items()}
 
 
 def counts(networks: Networks) -> dict[str, int]:
-    """The count of gates that each site of the trained plain network wants."""
+    """Train the plain network, and count the gates that SNL leaves at each of its sites."""
     networks.begin(RunFolder(networks.out))
     plain = networks.plain()
     run = RunFolder(networks.out / "snl")
@@ -31,20 +31,20 @@ def counts(networks: Networks) -> dict[str, int]:
 
 
 def find_counts(context: TrainContext, plain: nn.Module, input_size: Sequence[int], run: RunFolder) -> dict[str, int]:
-    """Run SNL on a trained plain network, with that network as its teacher; a finished run is read, not repeated.
+    """Run SNL on a trained plain network, with that network as its teacher, unless the run is finished.
 
     Args:
         context: Recipe, data and devices.
-        plain: The trained network; it is not touched.
+        plain: Trained network; it is not modified.
         input_size: Size of one input without the batch.
-        run: Where it is saved; it must have been begun.
+        run: Run folder, which must exist.
 
     Returns:
-        The ReLUs that are left at each site, which the run folder also holds as `counts.json`.
+        Remaining ReLUs of each site, also written to `counts.json` of the run folder.
 
     Raises:
         RecipeError: The loss became NaN or infinite.
-        CheckpointError: What was saved is damaged or of another network, or a file cannot be written.
+        CheckpointError: A saved file is damaged or of another network, or a file cannot be written.
     """
     neurons = find_sites(plain, input_size).neurons
     method = snl_method(context.recipe, input_size, neurons)
@@ -69,7 +69,7 @@ def find_counts(context: TrainContext, plain: nn.Module, input_size: Sequence[in
 
 
 def snl_method(recipe: Recipe, input_size: Sequence[int], neurons: int) -> SNL:
-    """Make the method with a recipe's settings; it stops at its own count of gates or else at the budget's."""
+    """Make the method of a recipe; it ends at `snl.gates`, or else at the budget."""
     settings = recipe.section(SNLSettings)
     gates = settings.gates or (recipe.budget.gates if recipe.budget else neurons)
     return SNL(input_size, budget.parse(gates, neurons), **settings.of_method)

@@ -1,7 +1,7 @@
 """Recipes as files: read, derived from one another, changed by flags, written back.
 
 A recipe is one TOML file, packaged (``names()``) or the user's own. It may start with ``base = "another-recipe"`` and
-hold only its differences; what is recorded is always the resolved whole.
+hold only its differences; run folders record the resolved recipe.
 """
 
 import copy
@@ -23,7 +23,7 @@ from deepshare.training.recipe.schema import PHASES, Phase, Recipe, with_new_nam
 
 __all__ = ["Phase", "Recipe", "changed", "differences", "flat", "load_recipe", "names", "to_toml"]
 
-Layer = tuple[str, dict[str, Any]]  # what a file is called, and what it says
+Layer = tuple[str, dict[str, Any]]  # name and contents of a file
 
 _FOLDER = resources.files("deepshare.training") / "recipes"
 
@@ -44,7 +44,7 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, object] | None
             ``None``, or the text ``none`` for a key that may be absent, unsets it.
 
     Raises:
-        RecipeError: A file, key or value that is wrong, named with what was expected.
+        RecipeError: A file, key or value is wrong; the message names it and the expected one.
     """
     file = _locate(name_or_path)
     layers = _layers(file, ())
@@ -67,7 +67,7 @@ def to_toml(recipe: Recipe) -> str:
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
     """Return the old and the new value of every key that differs, by dotted key; None is no value.
 
-    An option that a recipe leaves to the method has the value that this gives it, see `Recipe.resolved`.
+    An option that is left to the method counts with the value that the method gives it, see `Recipe.resolved`.
     """
     before, after = (dict(flat(recipe.model_dump(mode="json"))) | recipe.resolved for recipe in (old, new))
     changed = (key for key in before | after if before.get(key) != after.get(key))
@@ -101,7 +101,7 @@ def _checked(values: dict[str, Any], overrides: Mapping[str, object], layers: Se
 
 
 def _source(location: Sequence[int | str], overrides: Mapping[str, object], layers: Sequence[Layer]) -> str:
-    """The file that a wrong key is in: the one that has most of its sections, and of several the first."""
+    """Return the file of a wrong key: the first of those that have most of its sections."""
     key = ".".join(map(str, location))
     if any(f"{key}.".startswith(f"{given}.") for given in overrides):
         return layers[0][0]
@@ -127,7 +127,7 @@ def _locate(name_or_path: str | Path) -> Traversable:
 
 
 def _layers(file: Traversable, seen: tuple[str, ...]) -> list[Layer]:
-    """What a file and each of its bases says, the file first."""
+    """Return the contents of a file and of its bases, the file first."""
     name = file.name if str(file) == str(_FOLDER / file.name) else str(file)
     if str(file) in seen:
         raise RecipeError(f"{name}: its base leads back to itself")
@@ -145,7 +145,7 @@ def _layers(file: Traversable, seen: tuple[str, ...]) -> list[Layer]:
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with the names that keys have now, so that a recipe and its base mean the same key by them."""
+    """Replace old names of keys, so that a recipe and its base use the same."""
     return {
         key: (with_new_names(_renamed(value)) if key == "model" else _renamed(value))
         if isinstance(value, dict)

@@ -1,4 +1,4 @@
-"""The keys of a recipe: the type each one wants, a flag's text read as that type, and what is wrong in plain words."""
+"""Keys of a recipe: their types, flags read as those types, and problems in plain words."""
 
 import json
 import tomllib
@@ -14,7 +14,7 @@ from deepshare.training.recipe.schema import RENAMED, Recipe
 
 
 def current(key: str) -> str:
-    """The name that a dotted key has now, where older recipes have another.
+    """Return the current name of a dotted key that older recipes may have under another.
 
     >>> current("teacher.model.classes")
     'teacher.model.num_classes'
@@ -24,7 +24,7 @@ def current(key: str) -> str:
 
 
 def key_type(key: str) -> Any:
-    """Return the type of a dotted key, or raise a RecipeError that says which key was meant."""
+    """Return the type of a dotted key, or raise a RecipeError that suggests a known one."""
     model: type[BaseModel] = Recipe
     parts = key.split(".")
     for index, part in enumerate(parts):
@@ -41,7 +41,7 @@ def key_type(key: str) -> Any:
 
 
 def read_text(text: str, wanted: Any) -> object:
-    """Read a flag's text as the type wanted; text that fits nothing is left for the recipe's own check to refuse."""
+    """Parse the text of a flag as a type; text of another type is left for validation to refuse."""
     if text == "none" and type(None) in get_args(wanted):
         return None
     try:
@@ -94,7 +94,7 @@ def _accepts(wanted: Any, value: object) -> bool:
 
 
 def _walk(location: Sequence[str]) -> tuple[str, type[BaseModel]]:
-    """Return the dotted key that an error's location names, without the types pydantic adds, and its last section."""
+    """Return the dotted key of an error's location, without the types that pydantic adds, and its last section."""
     model: type[BaseModel] = Recipe
     key: list[str] = []
     for part in location:

@@ -28,7 +28,7 @@ RENAMED = {"classes": "num_classes"}  # keys of [model] as older recipes and run
 
 
 class Paper(Section):
-    """The row of the paper that a recipe is for, with what the paper reports."""
+    """The row of the paper that a recipe is for, with its figures."""
 
     table: Positive
     row: str
@@ -59,7 +59,7 @@ class Model(Section):
 
 
 def with_new_names(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a [model] by the names that its keys have now; both names at once are left to be refused."""
+    """Return the values of a [model] under current names; if both names are given, validation refuses the old one."""
     return {new if (new := RENAMED.get(key, key)) not in values else key: value for key, value in values.items()}
 
 
@@ -257,14 +257,14 @@ class Recipe(_Phases, MethodSections, _Head):
 
     @property
     def needs_plain(self) -> bool:
-        """Whether the trained plain network is the result, the start, the teacher or what the plan is made from."""
+        """True if the trained plain network is the result, its start, its teacher or the basis of the plan."""
         plans = self.budget is not None and (self.budget.allocate == "snl" or self.budget.leader == "data")
         teaches = self.distillation.teacher == "plain" and any(map(self._learns, self._learners))
         return self.method_class.kind == "plain" or self.starts_from_plain or plans or teaches
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether a phase learns from the GELU network; after the GELU phase that phase's own network may teach."""
+        """True if a phase learns from the GELU network; after the GELU phase its own network may teach."""
         learners = ["plain"] * self.needs_plain + self._learners * (self.distillation.teacher == "gelu")
         return any(map(self._learns, learners))
 
@@ -292,27 +292,27 @@ class Recipe(_Phases, MethodSections, _Head):
 
     @property
     def starts_from_plain(self) -> bool:
-        """Whether the network starts as the trained plain one."""
+        """True if the network starts as the trained plain one."""
         return self.method.initial == "plain"
 
     @property
     def starts_trained(self) -> bool:
-        """Whether the network starts from weights that were trained."""
+        """True if the network starts from trained weights."""
         return self.model.weights is not None or self.starts_from_plain
 
     @property
     def shares_gates(self) -> bool:
-        """Whether there is a plan."""
+        """True if there is a plan."""
         return self.method_class.kind == "shared"
 
     @property
     def shares_layers(self) -> bool:
-        """Whether layers may share gates."""
+        """True if layers may share gates."""
         return self.budget is not None and self.budget.layer_sharing
 
     @property
     def trimmed(self) -> bool:
-        """Whether a network is cut down to its prototypes."""
+        """True if the network is trimmed to its prototypes."""
         return self.shares_gates and not self.method_class.has_replicates(self)
 
     @property

@@ -33,11 +33,11 @@ class WeightsHeader:
     """The header of a weights file: the network that it is for.
 
     Attributes:
-        network: The plain network, the same with GELU at every site, with shared gates, with SNL's masks, or with the
-            gates that another method leaves.
+        network: Plain network, or one with GELUs, with shared gates, with SNL's masks, or with the gates of another
+            method.
         input_size: Size of one input without the batch.
-        plan: Checksum of the plan that its gates are shared by; empty without one.
-        own: Whether the user gave the network, so that no recipe can rebuild it.
+        plan: Checksum of its plan; empty without one.
+        own: The network is the user's own, and no recipe can rebuild it.
     """
 
     network: Kind
@@ -47,12 +47,12 @@ class WeightsHeader:
 
 
 def plan_checksum(plan: Plan | None) -> str:
-    """A plan in 64 characters; empty for none."""
+    """Return the checksum of a plan in 64 characters; empty for none."""
     return hashlib.sha256(plan.to_json().encode()).hexdigest() if plan else ""
 
 
 def save_weights(path: Path, model: nn.Module, header: WeightsHeader) -> None:
-    """Write a network's weights, whole or not at all.
+    """Write a network's weights atomically.
 
     Raises:
         CheckpointError: The file cannot be written.
@@ -67,7 +67,7 @@ def save_weights(path: Path, model: nn.Module, header: WeightsHeader) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file of a run folder, whole or not at all; what was there before stays if that fails."""
+    """Write a file of a run folder atomically; the old one stays if that fails."""
     try:
         write_atomically(path, content)
     except OSError as error:
@@ -77,7 +77,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], WeightsHeader]:
-    """Read a weights file and check that it is whole.
+    """Read a weights file and check that it is intact.
 
     Raises:
         CheckpointError: The file is missing, damaged or not from a run.
@@ -128,17 +128,17 @@ def _checksum(tensors: Tensors) -> str:
 
 @dataclass(frozen=True)
 class ResumeState:
-    """A run after some epoch. All randomness follows from the seed and the position, so none of it is here.
+    """State of a run after an epoch. Randomness depends only on the seed and the position, so none is stored.
 
     Attributes:
-        phase: The phase of that epoch.
-        epochs: Epochs of the phase that are done.
-        over: Whether the phase is over with it.
-        lines: Lines in the record of metrics.
-        best: The best score on the validation images so far; None as long as there is none.
-        model: The network's weights and buffers.
-        optimiser: The optimiser's state.
-        method: The method's own state.
+        phase: Phase of the epoch.
+        epochs: Finished epochs of the phase.
+        over: The phase is finished.
+        lines: Lines of `metrics.jsonl`.
+        best: Best score on the validation images so far; None before the first.
+        model: Weights and buffers of the network.
+        optimiser: State of the optimiser.
+        method: State of the method.
     """
 
     phase: str
@@ -151,7 +151,7 @@ class ResumeState:
     method: dict[str, float]
 
     def save(self, path: Path) -> None:
-        """Write the state, whole or not at all.
+        """Write the state atomically.
 
         Raises:
             CheckpointError: The file cannot be written.
@@ -164,7 +164,7 @@ class ResumeState:
 
     @staticmethod
     def load(path: Path) -> "ResumeState":
-        """Read a state and check that it is whole; nothing in the file is run.
+        """Read a state and check that it is intact; nothing in the file is executed.
 
         Raises:
             CheckpointError: The file is damaged or of another version.

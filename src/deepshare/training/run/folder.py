@@ -1,4 +1,4 @@
-"""The folder of one run, and what may be done with it."""
+"""The folder of a run: its files, its record of epochs and its environment."""
 
 import json
 import os
@@ -27,7 +27,7 @@ PACKAGES = ("deepshare", "torch", "lightning-fabric", "safetensors", "numpy", "k
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of a run. Weights are there once it is finished; until then there is a state to go on from."""
+    """Files of a run. A finished one has weights; an unfinished one has a state to resume from."""
 
     path: Path
 
@@ -38,59 +38,59 @@ class RunFolder:
 
     @property
     def best(self) -> Path:
-        """Weights after the epoch of the last phase that was best on the validation images."""
+        """Weights with the best validation score of the last phase."""
         return self.path / "best.safetensors"
 
     @property
     def soft(self) -> Path:
-        """Weights at the end of the GELU phase, the teacher of what follows; gone when the run is finished."""
+        """Weights at the end of the GELU phase, the teacher of the following ones; removed at the end of the run."""
         return self.path / "gelu.safetensors"
 
     @property
     def state(self) -> Path:
-        """What is needed to resume; gone when the run is finished."""
+        """State to resume from; removed at the end of the run."""
         return self.path / "state.pt"
 
     @property
     def plan(self) -> Path:
-        """The plan, where gates are shared."""
+        """Plan, if gates are shared."""
         return self.path / "plan.json"
 
     @property
     def recipe(self) -> Path:
-        """The recipe as resolved."""
+        """Resolved recipe."""
         return self.path / "recipe.toml"
 
     @property
     def environment(self) -> Path:
-        """What the run was begun on."""
+        """Environment in which the run began."""
         return self.path / "environment.json"
 
     @property
     def images(self) -> Path:
-        """What its images are like, for those who have no data set; not there if the data was the user's own."""
+        """Format of its images, for use without the data set; missing if the data was the user's own."""
         return self.path / "images.json"
 
     @property
     def metrics(self) -> Path:
-        """One line for each epoch."""
+        """Record with one line for each epoch."""
         return self.path / "metrics.jsonl"
 
     @property
     def result(self) -> Path:
-        """The figures on the test images, written last of all."""
+        """Figures on the test images, the last file of a run."""
         return self.path / "result.json"
 
     def check(self, recipe: Recipe, *, resume: bool, images: str | None = None) -> None:
-        """See whether a run of a recipe may use the folder; nothing is touched.
+        """Check that a run of a recipe may use the folder; nothing is changed.
 
         Args:
             recipe: The recipe.
-            resume: Whether a run that was begun goes on.
-            images: The checksum of the images that are there.
+            resume: Resume the run in the folder.
+            images: Checksum of the images.
 
         Raises:
-            CheckpointError: It holds something else, or a run that was not to be resumed.
+            CheckpointError: The folder holds something else, or a run and `resume` is False.
         """
         if not self.path.exists() or not any(True for _ in self._visible()):
             return
@@ -116,7 +116,7 @@ class RunFolder:
             )
 
     def begin(self, recipe: Recipe, environment: Mapping[str, Any], plan: Plan | None, about: About | None) -> None:
-        """Create the folder and write what is known from the start; a resumed run keeps what it has."""
+        """Create the folder and write recipe, environment, plan and format of images, unless they are there."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -135,11 +135,11 @@ class RunFolder:
                 leftover.unlink()
 
     def read_state(self) -> ResumeState | None:
-        """The state to go on from; None if no epoch has been saved yet."""
+        """Read the state to resume from; None before the first epoch."""
         return ResumeState.load(self.state) if self.state.exists() else None
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line to the record."""
+        """Append a line to the record."""
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -150,10 +150,10 @@ class RunFolder:
             raise CheckpointError(f"{self.metrics} {reason}") from error
 
     def recorded(self, lines: int) -> list[bytes]:
-        """The first lines of the record.
+        """Read the first lines of the record.
 
         Raises:
-            CheckpointError: They are not all there.
+            CheckpointError: Some are missing or damaged.
         """
         there = self.metrics.read_bytes().splitlines()[:lines] if self.metrics.exists() else []
         whole = sum(1 for _ in takewhile(_is_json, there))
@@ -165,15 +165,15 @@ class RunFolder:
         return there
 
     def truncate(self, lines: int) -> None:
-        """Forget what was recorded after the state that is resumed."""
+        """Cut the record to the lines of the state."""
         if self.metrics.exists():
             write_file(self.metrics, b"".join(line + b"\n" for line in self.recorded(lines)))
 
     def lines(self) -> list[dict[str, Any]]:
-        """The record.
+        """Read the record.
 
         Raises:
-            CheckpointError: It is missing or damaged.
+            CheckpointError: The record is missing or damaged.
         """
         try:
             return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
@@ -181,7 +181,7 @@ class RunFolder:
             raise CheckpointError(f"{self.metrics} is missing or damaged: restore it from a copy of the run") from error
 
     def read_result(self) -> dict[str, Any]:
-        """The figures on the test images.
+        """Read the figures on the test images.
 
         Raises:
             CheckpointError: They are missing or damaged.
@@ -196,7 +196,7 @@ class RunFolder:
         return result
 
     def clean(self) -> None:
-        """Remove what only an unfinished run needs."""
+        """Remove the files of an unfinished run."""
         self.soft.unlink(missing_ok=True)
         self.state.unlink(missing_ok=True)
 
@@ -216,13 +216,13 @@ def _is_json(line: bytes) -> bool:
 
 
 def own_lines(run: RunFolder) -> list[dict[str, Any]]:
-    """The record of all epochs that a result has had: those of its pilot, if there was one, and its own."""
+    """Read the record of all epochs of a result: those of its pilot, if there was one, and its own."""
     pilot = RunFolder(run.path / "pilot")
     return [*(pilot.lines() if pilot.metrics.exists() else []), *run.lines()]
 
 
 def describe_environment(seed: int, hardware: Mapping[str, Any], images: str | None) -> dict[str, Any]:
-    """What a run ran on; images by their checksum."""
+    """Describe the environment of a run, with the checksum of its images."""
     return {
         "command": sys.argv,
         "seed": seed,
@@ -238,7 +238,7 @@ def describe_environment(seed: int, hardware: Mapping[str, Any], images: str | N
 
 
 def read_environment(run: RunFolder) -> dict[str, Any]:
-    """What a run ran on, as it was written down.
+    """Read the environment of a run.
 
     Raises:
         CheckpointError: The file is missing or damaged.
