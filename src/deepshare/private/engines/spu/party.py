@@ -16,12 +16,11 @@ from torch import Tensor
 
 from deepshare.private.engines.spu.gated import GatedKernel
 from deepshare.private.engines.spu.kernel import Keep, Kernel, as_is
-from deepshare.private.engines.spu.link import RANKS, connect
 from deepshare.private.engines.spu.local import ShareKernel
 from deepshare.private.engines.spu.meter import LogMeter, comparisons
 from deepshare.private.engines.spu.protocol import LIMIT, Protocol
 from deepshare.private.engines.spu.registry import lower
-from deepshare.private.engines.spu.runtime import CLIENT, SERVER, SpuRuntime
+from deepshare.private.engines.spu.runtime import CLIENT, RANKS, SERVER, SpuRuntime, connect
 from deepshare.private.engines.spu.shared import GatesKernel
 from deepshare.private.ir.range_checks import check_images_below
 from deepshare.private.runtime.engine import Outcome, Part, Task

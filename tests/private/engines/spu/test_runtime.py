@@ -27,11 +27,11 @@ from deepshare.errors import EngineError
 from deepshare.private.runtime.engine import Task
 from deepshare.private.remote.tls import tls_of
 from deepshare.private.ir.program import Program
-from deepshare.private.engines.spu import link
+from deepshare.private.engines.spu import runtime
 from deepshare.private.engines.spu.meter import LogMeter
 
 role, server, client, keys, folder = sys.argv[1:]
-link.CONNECT_SECONDS = 6
+runtime.CONNECT_SECONDS = 6
 task = Task(
     role=role,
     program=Program(()),
@@ -40,7 +40,7 @@ task = Task(
     tls=tls_of(Path(keys)) if keys else None,
 )
 try:
-    link.connect(task, LogMeter(Path(folder), link.RANKS[role]))
+    runtime.connect(task, LogMeter(Path(folder), runtime.RANKS[role]))
     print("connected")
 except EngineError as error:
     print(error)
