@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from deepshare.private.engines.gateshare.crypto.base_ot import KAPPA, ChosenKeys, KeyPairs, receive_base, send_base
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Words
 from deepshare.private.engines.gateshare.crypto.ot import BATCH, DONE_BYTES, OtReceiver, OtSender, extension_bytes
-from deepshare.private.engines.gateshare.crypto.prg import coins, derive, fresh_seed, mask
+from deepshare.private.engines.gateshare.crypto.ring import coins, derive, fresh_seed, mask
 from deepshare.private.engines.gateshare.transport.channel import Channel
 
 GATES, NEURONS = 6_000, 557_056

@@ -26,7 +26,7 @@ from deepshare.private.engines.gateshare.crypto.limb_matmul import (
     plain_weight,
     ring_weight,
 )
-from deepshare.private.engines.gateshare.crypto.prg import expand, fresh_seed, mask
+from deepshare.private.engines.gateshare.crypto.ring import expand, fresh_seed, mask
 
 # Input and output channels, size of the map, stride, kernel, and number of such layers.
 LAYERS = [

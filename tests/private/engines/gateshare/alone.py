@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, LotBatch
 from deepshare.private.engines.gateshare.protocols.step import (
     ClientOffline,

@@ -13,7 +13,7 @@ from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.client import ClientMaterial, ClientSession
 from deepshare.private.engines.gateshare.cost_model import PartyMeter
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import Lot
 from deepshare.private.engines.gateshare.transport.channel import HEADER, MESSAGE, Channel
 from deepshare.private.ir.trace import translate

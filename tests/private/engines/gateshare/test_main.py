@@ -19,7 +19,7 @@ from deepshare.private.engines.gateshare.client import ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.main import agreed_format, offer, session_id
-from deepshare.private.engines.gateshare.protocols.input_output import real_logits
+from deepshare.private.engines.gateshare.protocols.local import real_logits
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Linear, Program

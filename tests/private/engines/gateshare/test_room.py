@@ -14,7 +14,7 @@ LEVELS = (
     {"lot"},
     {"protocols.step"},
     {"protocols.truncation", "protocols.comparison"},
-    {"schedule"},
+    {"protocols.schedule"},
     {"protocols"},
     {"compile", "reference"},
     {"cost_model", "preprocessing"},

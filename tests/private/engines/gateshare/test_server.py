@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.server import taken_lots
 from deepshare.private.ir.program import Convolution
 from deepshare.private.ir.trace import translate

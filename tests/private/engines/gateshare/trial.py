@@ -18,7 +18,7 @@ from deepshare.methods.square import curve, curved_relus
 from deepshare.private.engines.gateshare.client import ClientMaterial, ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import LayerMeter
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.lot import Lot
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer

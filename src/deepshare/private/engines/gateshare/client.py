@@ -9,11 +9,10 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.cost_model import LayerMeter, PartyMeter
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Piece
-from deepshare.private.engines.gateshare.preprocessing import frames
-from deepshare.private.engines.gateshare.protocols.input_output import output_cost, real_logits, receive_logits
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.local import output_cost, real_logits, receive_logits
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule, send_client_openings
 from deepshare.private.engines.gateshare.protocols.step import ClientOffline, ClientOnline, ProtocolStep
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.runtime.engine import Outcome, Part
@@ -120,7 +119,7 @@ class ClientSession:
     def ask(self, images: Tensor) -> None:
         """Run one inference of some images, offline and online."""
         material = self._preprocess(len(images))
-        frames.send_client_openings(self._server, self._client.schedule, material.openings)
+        send_client_openings(self._server, self._client.schedule, material.openings)
         self._server.receive_message()
         self._offline += self._meter.part()
         self._layers.begin()

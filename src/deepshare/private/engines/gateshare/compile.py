@@ -8,7 +8,7 @@ from typing import Any
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.gateshare.fixedpoint import PRODUCT_BITS, WEIGHT, NumberFormat
-from deepshare.private.engines.gateshare.protocols import gate, input_output, linear, local, square
+from deepshare.private.engines.gateshare.protocols import gate, linear, local, square
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, ScheduleBuilder
 from deepshare.private.ir.program import (
     Add,
@@ -28,7 +28,7 @@ from deepshare.private.ir.program import (
 )
 
 LOWERINGS: dict[type[Operation], Callable[[ScheduleBuilder, int, Any], None]] = {
-    Input: input_output.lower_input,
+    Input: local.lower_input,
     SharedActivation: gate.lower_shared,
     GatedActivation: square.lower_gated_or_square,
     Add: local.lower_add,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.crypto.prg import SEED_BYTES
+from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.protocols.input_output import output_cost
+from deepshare.private.engines.gateshare.protocols.local import output_cost
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import WORD
 from deepshare.private.ir.program import Program

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes
-from deepshare.private.engines.gateshare.crypto.prg import coins, derive, expand, mask
+from deepshare.private.engines.gateshare.crypto.ring import coins, derive, expand, mask
 
 ID_BYTES = 16
 

@@ -16,17 +16,22 @@ from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.client import ClientLots, ClientParty, ClientSession
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences
-from deepshare.private.engines.gateshare.crypto.prg import SEED_BYTES
+from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Party
-from deepshare.private.engines.gateshare.preprocessing import frames
 from deepshare.private.engines.gateshare.preprocessing.dealer import (
     ClientLotsFromDealer,
     LotDealer,
     ServerLotsFromDealer,
 )
 from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.schedule import (
+    Schedule,
+    dump_masked_weights,
+    parse_masked_weights,
+    receive_masked_weights,
+    send_lot,
+)
 from deepshare.private.engines.gateshare.server import ServerLots, ServerParty, ServerSession, weights_digest
 from deepshare.private.engines.gateshare.transport.channel import Channel, accept, connect, listen
 from deepshare.private.ir import outline
@@ -70,7 +75,7 @@ def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outc
     begin(session, steps, server)
     lots = client_lots(origin, session, steps, server)
     lots.check(task.count)
-    client = ClientParty(steps, receive_masked_weights(server, steps, origin))
+    client = ClientParty(steps, obtain_masked_weights(server, steps, origin))
     asking = ClientSession(client, server, lots, meter)
     for images in task.images.split(max(inferences(task.program, task.count))):
         asking.ask(images)
@@ -94,8 +99,8 @@ def _run_dealer(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outc
         if not isinstance(images, int) or not 1 <= images <= most:
             raise EngineError(f"the client wants a lot of {images} images: it can have 1 to {most}")
         for_server, for_client = dealer.deal(images)
-        frames.send_lot(server, steps, for_server, "server")
-        frames.send_lot(client, steps, for_client, "client")
+        send_lot(server, steps, for_server, "server")
+        send_lot(client, steps, for_client, "client")
     return Outcome(None, {}, meter.part(), setup)
 
 
@@ -200,15 +205,15 @@ def client_lots(origin: Origin, session: bytes, steps: Schedule, server: Channel
     return ClientLotsFromDealer(steps, origin, server)
 
 
-def receive_masked_weights(server: Channel, steps: Schedule, origin: Origin) -> dict[int, list[Tensor]]:
-    """The masked weights: from the server, or from the pool if they came before."""
+def obtain_masked_weights(server: Channel, steps: Schedule, origin: Origin) -> dict[int, list[Tensor]]:
+    """Masked weights from the server, or from the pool if they came before."""
     kept = origin.masked_weights() if isinstance(origin, LotPool) else None
     server.send_message({"offsets": kept is None})
     if kept is not None:
-        return frames.parse_masked_weights(kept, steps)
-    received = frames.receive_masked_weights(server, steps)
+        return parse_masked_weights(kept, steps)
+    received = receive_masked_weights(server, steps)
     if isinstance(origin, LotPool):
-        origin.keep_masked_weights(frames.dump_masked_weights(received))
+        origin.keep_masked_weights(dump_masked_weights(received))
     return received
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.cost_model import LayerMeter, PartyMeter
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, LotBatch, Piece
-from deepshare.private.engines.gateshare.preprocessing import frames
-from deepshare.private.engines.gateshare.protocols.input_output import output_cost, send_logits
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.local import output_cost, send_logits
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_client_openings
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, ServerOffline, ServerOnline
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Program, hidden_tensors
@@ -119,7 +118,7 @@ class ServerSession:
     def answer(self, images: int) -> None:
         """Run one inference of some images, offline and online."""
         lots = self._take_lots(images)
-        openings = frames.receive_client_openings(self._client, self._server.schedule, images)
+        openings = receive_client_openings(self._client, self._server.schedule, images)
         material = self._server.preprocess(lots, openings)
         self._offline += self._meter.part()
         self._client.send_message({"go": images})

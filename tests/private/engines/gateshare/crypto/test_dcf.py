@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto import dcf
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Keys, Words, deal, evaluate, key_bytes
-from deepshare.private.engines.gateshare.crypto.prg import expand
+from deepshare.private.engines.gateshare.crypto.ring import expand
 
 SEED = bytes(range(32))
 AES_KEY = bytes(range(16))

@@ -18,7 +18,7 @@ from deepshare.private.engines.gateshare.crypto import ot
 from deepshare.private.engines.gateshare.crypto.base_ot import ChosenKeys, KeyPairs
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Words
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, OtReceiver, OtSender, extension_bytes
-from deepshare.private.engines.gateshare.crypto.prg import coins, derive, expand
+from deepshare.private.engines.gateshare.crypto.ring import coins, derive, expand
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import Ends, Payload, Work, at_both_ends, well
 

@@ -19,13 +19,15 @@ from torch import Tensor
 from deepshare import zoo
 from deepshare.data.images import About
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare import client as client_module
 from deepshare.private.engines.gateshare import cost_model, main
 from deepshare.private.engines.gateshare.client import ClientMaterial, ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.lot import Lot
-from deepshare.private.engines.gateshare.preprocessing import frames, network_file
+from deepshare.private.engines.gateshare.preprocessing import network_file
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DISCARDED, LOTS, SPENT, LotPool, write_pools
+from deepshare.private.engines.gateshare.protocols.schedule import send_client_openings
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
@@ -178,7 +180,7 @@ def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
 ) -> None:
     """Also if the server is slow: the client has to wait for its mark."""
     order: list[str] = []
-    fsync, send, take = os.fsync, frames.send_client_openings, LotPool.take
+    fsync, send, take = os.fsync, send_client_openings, LotPool.take
 
     def watched_fsync(number: int) -> None:
         fsync(number)
@@ -195,7 +197,7 @@ def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
         return take(pool, name)
 
     monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(frames, "send_client_openings", watched_send)
+    monkeypatch.setattr(client_module, "send_client_openings", watched_send)
     monkeypatch.setattr(LotPool, "take", slow_take)
     images = torch.randn(2, *SIZE)
     check(ask(program, pools, images), program, images)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, NumberFormat
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import FAILS, spare_lots, unusable
 from deepshare.private.ir.program import Program

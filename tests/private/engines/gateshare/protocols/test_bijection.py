@@ -20,12 +20,11 @@ from deepshare.private.engines.gateshare.cost_model import LayerMeter
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.ring import encode, truncate_client, truncate_server
 from deepshare.private.engines.gateshare.lot import Lot, Piece
-from deepshare.private.engines.gateshare.protocols import comparison, input_output
+from deepshare.private.engines.gateshare.protocols import comparison, local
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
 from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, ServerAlphaBeta, gated
-from deepshare.private.engines.gateshare.protocols.input_output import InputStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep, Multiply, ServerWeights
-from deepshare.private.engines.gateshare.protocols.local import LocalStep
+from deepshare.private.engines.gateshare.protocols.local import InputStep, LocalStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
@@ -230,7 +229,7 @@ def test_what_the_server_sees_fits_another_image(world: World, monkeypatch: pyte
     images = 2 * torch.randn(IMAGES, *SIZE)
     finder, client_party = ForClient(world, images), world.trial.client
     lot: Any = finder.find()
-    monkeypatch.setattr(input_output, "mask", lambda seed, shape: finder.x_C)
+    monkeypatch.setattr(local, "mask", lambda seed, shape: finder.x_C)
     material = client_party.preprocess(lot, bytes(32))
     shares = truncated_shares(world.trial.schedule, world.trial.public.seen)
     assert material.openings.keys() == world.openings.keys()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep

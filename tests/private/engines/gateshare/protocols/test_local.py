@@ -1,9 +1,12 @@
-"""Local steps: of two shares together they give what they give of the sum."""
+"""Local steps give of two shares together what they give of the sum; noise hides what rounding tells about weights."""
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Resampling
+from deepshare.private.engines.gateshare.crypto.ring import decode
+from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, SQUARED, NumberFormat
 from deepshare.private.engines.gateshare.protocols.local import (
     ConcatStep,
     LocalStep,
@@ -14,7 +17,13 @@ from deepshare.private.engines.gateshare.protocols.local import (
     SelectStep,
     SumStep,
 )
+from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
+from deepshare.private.ir.trace import translate
 from tests.private.engines.gateshare.alone import clear_steps, run_steps
+from tests.private.engines.gateshare.trial import (
+    Trial,
+    polynomials,
+)
 
 ONE, TWO = (0,), (0, 0)
 MASK = (torch.arange(32) % 3 == 0).view(2, 4, 4)
@@ -43,3 +52,50 @@ def test_shares_together_are_the_result(one: LocalStep) -> None:
     result = run_steps([one], x)[1]
     assert result.shape[1:] == one.shape
     assert torch.equal(result, clear_steps([one], x)[1])
+
+
+def recovered(logits: Tensor, shares: Tensor, bits: int, weight: Tensor, active: Tensor) -> float:
+    """How well the last layer is found by regression of logits on what the client truncated of its own shares."""
+    cut = (shares & ((1 << bits) - 1)).double() / 2**bits - 0.5
+    found = torch.linalg.lstsq(cut[:, active], logits - logits.mean(0)).solution
+    return float(torch.corrcoef(torch.stack([-found.T.flatten(), weight[:, active].flatten()]))[0, 1])
+
+
+def test_noise_hides_what_rounding_of_squares_tells() -> None:
+    """The same with squares: how far one is off depends on x, too."""
+    torch.manual_seed(13)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), polynomials(24, 1, 1, share=0.0), nn.Linear(24, 8)).eval()
+    program = translate(model, (3, 2, 2))
+    trial = Trial(program, NumberFormat.usual(program))
+    images = torch.randn(1, 3, 2, 2)
+    run = trial.run(images.expand(2500, -1, -1, -1))
+    number = next(
+        n for n, step in enumerate(trial.schedule.steps) if isinstance(step, TruncationStep) and step.scale == SQUARED
+    )
+    with torch.no_grad():
+        slope = 2 * model[2].square.flatten() * model[1](images.flatten(1))[0]  # type: ignore[operator]
+        weight = (model[3].weight * slope).double()
+    noisy, exact = (decode(logits, 30) for logits in (run.logits, run.logits - run.noise))
+    every = torch.ones(24, dtype=torch.bool)
+    assert recovered(exact, run.shares[number], 4, weight, every) > 0.7
+    assert abs(recovered(noisy, run.shares[number], 4, weight, every)) < 0.5
+
+
+@pytest.mark.parametrize("finer", [0, 2])
+def test_noise_hides_what_rounding_tells_about_the_last_layer(finer: int) -> None:
+    """One image asked 2,500 times: rounding depends on hidden values and on shares that the client knows."""
+    torch.manual_seed(13)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8)).eval()
+    program = translate(model, (3, 2, 2))
+    trial = Trial(program, NumberFormat((LEAST_BITS + finer,) * len(program.operations), 8.0, finer))
+    images = torch.randn(1, 3, 2, 2)
+    run = trial.run(images.expand(2500, -1, -1, -1))
+    number = next(n for n, step in enumerate(trial.schedule.steps) if isinstance(step, TruncationStep))
+    with torch.no_grad():
+        active = model[1](images.flatten(1))[0] > 0
+    last = model[3]
+    assert isinstance(last, nn.Linear)
+    weight = last.weight.detach().double()
+    noisy, exact = (decode(logits, 30 + 2 * finer) for logits in (run.logits, run.logits - run.noise))
+    assert recovered(exact, run.shares[number], 14 + finer, weight, active) > 0.7
+    assert abs(recovered(noisy, run.shares[number], 14 + finer, weight, active)) < 0.5

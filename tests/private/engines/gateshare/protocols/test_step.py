@@ -10,10 +10,10 @@ from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry
 from deepshare.private.engines.gateshare.crypto.ring import decode
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
-from deepshare.private.engines.gateshare.protocols.input_output import InputStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.local import (
     ConcatStep,
+    InputStep,
     ResampleStep,
     ReshapeStep,
     ScatterStep,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import Lot
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.step import InTheClear

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.client import ClientMaterial
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.protocols import gate
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
 from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, ClientGate, GateStep

@@ -44,7 +44,7 @@ from deepshare.private.engines.gateshare.crypto.base_ot import (
     send_base,
 )
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Words
-from deepshare.private.engines.gateshare.crypto.prg import derive
+from deepshare.private.engines.gateshare.crypto.ring import derive
 
 Index = NDArray[np.intp]
 

@@ -6,10 +6,9 @@ It deals in advance, into pools, or as the client asks.
 import os
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.crypto.prg import fresh_seed
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
-from deepshare.private.engines.gateshare.preprocessing import frames
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_lot
 from deepshare.private.engines.gateshare.protocols.step import Dealing
 from deepshare.private.engines.gateshare.transport.channel import Channel
 
@@ -88,7 +87,7 @@ class ClientLotsFromDealer:
         """One lot for all."""
         for channel in (self._server, self._dealer):
             channel.send_message({"deal": images})
-        lot = frames.receive_lot(self._dealer, self._schedule, images, "client")
+        lot = receive_lot(self._dealer, self._schedule, images, "client")
         self._stock.add(lot)
         return [self._stock.take(lot.id)]
 
@@ -109,7 +108,7 @@ class ServerLotsFromDealer(LotStock):
 
     def expect(self, images: int) -> None:
         """Receive a lot from the dealer."""
-        self.add(frames.receive_lot(self._dealer, self._schedule, images, "server"))
+        self.add(receive_lot(self._dealer, self._schedule, images, "server"))
 
     def dealt_bytes(self, lot: Lot) -> int:
         """The dealer counts them all."""

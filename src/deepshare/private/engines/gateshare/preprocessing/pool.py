@@ -23,7 +23,7 @@ import numpy as np
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.crypto.prg import SEED_BYTES
+from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer

@@ -43,8 +43,7 @@ import torch
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
-from deepshare.private.engines.gateshare.crypto.prg import mask
-from deepshare.private.engines.gateshare.crypto.ring import encode
+from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Batch, Party, Piece
 from deepshare.private.engines.gateshare.protocols.comparison import (
     Comparisons,

@@ -30,8 +30,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry, Weight, plain_weight, ring_weight
-from deepshare.private.engines.gateshare.crypto.prg import mask
-from deepshare.private.engines.gateshare.crypto.ring import encode
+from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Party, Piece
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
