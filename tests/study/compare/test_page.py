@@ -58,7 +58,7 @@ def test_the_page_and_its_plots(small: Study, known: dict[Job, RunOutcome], tmp_
     header = next(line for line in page.splitlines() if line.startswith("| method"))
     assert page.count(header) == 2
     assert "| DeepShare | 1,536 | 51.00 ± 1.00 |" in page
-    assert "after the 13 epochs of the teacher" in page
+    assert "the terms are not equal" in page
     for data in ("subset", "full"):
         assert f"(pareto-{data}.svg)" in page
         assert (tmp_path / f"pareto-{data}.png").stat().st_size > 10_000

@@ -7,7 +7,7 @@ from deepshare.files import write_atomically
 from deepshare.study.compare import figure
 from deepshare.study.compare.outcome import Outcomes
 from deepshare.study.compare.schedule import jobs, undecided
-from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, own_epochs
+from deepshare.study.compare.study_file import TEACHERS, Study, own_epochs
 from deepshare.study.compare.tables import ALIGN, HEADER, MethodRow, comparisons, rows_by_images
 from deepshare.text import table
 
@@ -83,12 +83,10 @@ def _row_notes(study: Study, row: MethodRow) -> Iterator[str]:
 
 
 def _rules(study: Study, outcomes: Outcomes) -> str:
-    teachers = [outcomes[job] for job in (Job(TEACHER, data) for data in study.data) if job in outcomes]
-    lengths = {sum(outcome.run.epochs.values()) for outcome in teachers if outcome.run}
-    before = f"the {' or '.join(map(str, sorted(lengths)))} epochs" if lengths else "those"
     rule = (
-        f"Every method is trained for {study.epochs} epochs, after {before} of the teacher. All methods with a budget "
-        "learn from the teacher and may start from it."
+        f"Every method is trained for {study.epochs} epochs and learns from the teacher, but the terms are not equal: "
+        "methods that start from the trained teacher have its epochs in addition, and the others start from scratch "
+        "(column epochs)."
     )
     if study.count_start:
         rule = (

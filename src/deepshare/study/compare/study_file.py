@@ -360,7 +360,14 @@ def starts_from_teacher(study: Study, recipe: Recipe) -> bool:
 
 def own_epochs(study: Study, job: Job) -> int:
     """Epochs of a method itself, without the counted epochs of the teacher that it starts from."""
-    return study.epochs - _counted(study, recipe_of(study, job), recipe_of(study, Job(TEACHER, job.data)))
+    return study.epochs - start_epochs(study, job) * study.count_start
+
+
+def start_epochs(study: Study, job: Job) -> int:
+    """Epochs of the trained teacher that a run starts from; 0 from scratch."""
+    if job.method in TEACHERS or not starts_from_teacher(study, recipe_of(study, job)):
+        return 0
+    return recipe_of(study, Job(TEACHER, job.data)).phases["plain"].epochs
 
 
 def _counted(study: Study, recipe: Recipe, teacher: Recipe) -> int:

@@ -1,13 +1,13 @@
 """Tables of a study: results by method and budget, and comparisons with the paper and among DeepShare's variants."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
 from typing import Any
 
 from deepshare.study.compare.outcome import Outcomes, RunOutcome
-from deepshare.study.compare.study_file import Study
+from deepshare.study.compare.study_file import Study, start_epochs
 from deepshare.study.published import paper
 from deepshare.text import byte_size
 from deepshare.training.catalog import Finished
@@ -21,15 +21,16 @@ HEADER = (
     "per 1,000 gates",
     "sent by a party",
     "rounds",
+    "epochs",
     "training",
     "seeds",
 )
-ALIGN = "<>>>>>>>>>"
+ALIGN = "<>>>>>>>>>>"
 NEAR = 1.25  # factor up to which shares of the ReLUs count as equal, since methods stop at different gate counts
 FULL = "deepshare"
 ORDER_HEADER = ("gates", "the paper's order", "ours", "pairs in the paper's order")
 ABLATION_HEADER = ("", "ours", "difference", "paper", "difference")
-VARIANT_HEADER = ("", "budget", "accuracy", "difference", "validation", "difference", "seeds of both")
+VARIANT_HEADER = ("", "budget", "accuracy", "difference", "validation", "difference", "seeds, its and DeepShare's")
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,12 @@ class MethodRow:
     Attributes:
         title: Name of the method.
         outcomes: One outcome per seed.
+        before: Epochs of the trained network that it starts from.
     """
 
     title: str
     outcomes: tuple[RunOutcome, ...]
+    before: int = 0
 
     @property
     def method(self) -> str:
@@ -90,14 +93,15 @@ class MethodRow:
         """Validation accuracy after the last epoch, in percent."""
         return SeedMean.of([run.validation for run in self.runs])
 
-    def with_seeds(self, seeds: Collection[int]) -> "MethodRow":
-        """Keep only the runs with the given seeds."""
-        return replace(self, outcomes=tuple(outcome for outcome in self.outcomes if outcome.seed in seeds))
-
     @property
     def gates(self) -> int:
         """Largest gate count of any seed."""
         return max(run.gates for run in self.runs)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of training, without those of the network that it starts from."""
+        return max(sum(run.epochs.values()) for run in self.runs)
 
     @property
     def seconds(self) -> float:
@@ -109,7 +113,7 @@ class MethodRow:
         """Cells of its row; see `HEADER`."""
         budget = "" if self.budget is None else f"{self.budget:,}"
         if not self.runs:
-            return (self.title, budget, "no result", *[""] * 7)
+            return (self.title, budget, "no result", *[""] * 8)
         cost = self.outcomes[0].private
         private = (byte_size(cost.sent), f"{cost.rounds:,}") if cost else ("not known", "")
         return (
@@ -120,6 +124,7 @@ class MethodRow:
             f"{self.gates:,}",
             f"{1000 * self.test.mean / self.gates:.2f}" if self.gates else "",
             *private,
+            f"{self.before} + {self.epochs}" if self.before else str(self.epochs),
             took(self.seconds),
             str(len(self.runs)),
         )
@@ -139,7 +144,8 @@ class MethodRow:
             "accuracy_per_1000_gates": 1000 * self.test.mean / self.gates if self.gates else None,
             "private": first.private and first.private.model_dump(),
             "searched": first.searched,
-            "epochs": sum(self.runs[0].epochs.values()),
+            "epochs": self.epochs,
+            "epochs_before": self.before,
             "seconds": self.seconds,
             "seeds": [run.seed for run in self.runs],
         }
@@ -151,7 +157,10 @@ def rows(study: Study, outcomes: Outcomes, data: str) -> list[MethodRow]:
     for job, outcome in outcomes.items():
         if job.data == data:
             groups.setdefault((job.budget or 0, job.method), []).append(outcome)
-    made = [MethodRow(study.title(method), tuple(sorted(found, key=_seed))) for (_, method), found in groups.items()]
+    made = [
+        MethodRow(study.title(method), tuple(sorted(found, key=_seed)), start_epochs(study, found[0].job))
+        for (_, method), found in groups.items()
+    ]
     return sorted(made, key=lambda row: (row.budget or 0, -row.test.mean if row.runs else 0.0, row.title))
 
 
@@ -276,10 +285,7 @@ def ablations(study: Study, found: Sequence[MethodRow]) -> list[tuple[str, ...]]
 
 
 def variants(study: Study, found: Sequence[MethodRow]) -> list[tuple[str, ...]]:
-    """Variants of DeepShare except its ablations, with the difference from DeepShare at the same budget.
-
-    Differences are over the seeds that both have, since a seed determines the order of images and the initial weights.
-    """
+    """Variants of DeepShare except its ablations, with the difference of means from DeepShare at the same budget."""
     full = {row.budget: row for row in found if row.method == FULL}
     lines: list[tuple[str, ...]] = []
     for row in found:
@@ -287,15 +293,11 @@ def variants(study: Study, found: Sequence[MethodRow]) -> list[tuple[str, ...]]:
         base = full.get(row.budget)
         if base is None or (entry.like, entry.ablation) != (FULL, None):
             continue
-        both = {run.seed for run in row.runs} & {run.seed for run in base.runs}
-        one, other = row.with_seeds(both), base.with_seeds(both)
-        if not both:
-            continue
         cells = (
-            *(str(row.test), _difference(one.test.mean, other.test.mean)),
-            *(str(row.validation), _difference(one.validation.mean, other.validation.mean)),
+            *(str(row.test), _difference(row.test.mean, base.test.mean)),
+            *(str(row.validation), _difference(row.validation.mean, base.validation.mean)),
         )
-        lines.append((row.title, f"{row.budget:,}", *cells, str(len(both))))
+        lines.append((row.title, f"{row.budget:,}", *cells, f"{len(row.runs)} and {len(base.runs)}"))
     return lines
 
 
