@@ -3,14 +3,19 @@
     python benchmarks/latency.py                       # ResNet-18 of width 16, a few minutes on two cores
     python benchmarks/latency.py --full                # all rows of the paper's Table 7, much longer
     python benchmarks/latency.py --full --only resnet18
+    python benchmarks/latency.py --engine gateshare    # polynomials run there, too
     python benchmarks/latency.py --engine spu-semi2k --rounds 3 --json
     sudo .venv/bin/python benchmarks/latency.py --link wan     # between two namespaces with a slow link (Linux)
 
 Each network runs between two processes on this machine, with all ReLUs and, at the same budget, with DeepShare's shared
 gates, AutoReP's polynomials and SNL's masks. Weights, alpha, beta and the coefficients of the polynomials are secret in
-all. They are random, as are the masks, which affects neither bytes nor time. Three ratios to the network with all ReLUs
-are printed, of online figures, as medians over the rounds: time of the activations, total time, bytes of the
-activations. The variants take turns, so that all see the same load.
+all, and random, which affects neither bytes nor time. Masks affect both: a site that training left without a gate saves
+its rounds. So every site has as many gates as a trained network has there, where the study fair has a record of it
+(column masks: trained), at random positions, which cost the same. Elsewhere gates are drawn at random over all sites
+(column masks: random), which nearly never leaves a site without one, and makes SNL and AutoReP dearer than they are.
+
+Three ratios to the network with all ReLUs are printed, of online figures, as medians over the rounds: time of the
+activations, total time, bytes of the activations. The variants take turns, so that all see the same load.
 
 The paper's speed-ups are listed next to them. They were measured on two GPUs, where convolutions are nearly free and
 comparisons take almost all of the time. On a CPU the convolutions of secret shares take most of an inference, so the
@@ -21,8 +26,11 @@ import argparse
 import json
 import platform
 import statistics
+import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import link
 import torch
@@ -53,7 +61,9 @@ class Setup:
 
 
 LINKS = {"lan": LAN, "wan": WAN}
-SMALL = Setup("resnet18-16", "resnet18", {"width": 16, "num_classes": 100}, (3, 32, 32), {1_536: None, 12_288: None})
+RECORDS = Path(__file__).parents[1] / "results" / "compare" / "fair"
+MASKED = {"AutoReP": "autorep", "SNL": "snl"}
+SMALL = Setup("resnet18-16", "resnet18", {"width": 16, "num_classes": 100}, (3, 32, 32), {2_288: None, 12_288: None})
 PAPER = (
     Setup(
         "resnet18",
@@ -73,6 +83,7 @@ class Row:
 
     setup: str
     kind: str
+    masks: str | None
     gates: int
     seconds: float
     activation_seconds: float
@@ -104,11 +115,12 @@ def main() -> None:
         about = {"engine": options.engine, "link": options.link, "rounds": options.rounds, "torch": torch.__version__}
         print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
         return
-    print(f"{'':14}{'':10}{'gates':>9}{'online':>9}{'activ.':>9}{'activ. MB':>11}{'rounds':>8}", end="")
+    print(f"{'':14}{'':10}{'masks':8}{'gates':>9}{'online':>9}{'activ.':>9}{'activ. MB':>11}{'rounds':>8}", end="")
     print(f"{'x activ.':>10}{'x online':>10}{'x bytes':>9}{'x paper':>9}")
     for row in rows:
         paper = "" if row.paper is None else f"{row.paper:.2f}"
-        print(f"{row.setup:14}{row.kind:10}{row.gates:>9,}{row.seconds:>8.2f}s{row.activation_seconds:>8.2f}s", end="")
+        print(f"{row.setup:14}{row.kind:10}{row.masks or '':8}{row.gates:>9,}{row.seconds:>8.2f}s", end="")
+        print(f"{row.activation_seconds:>8.2f}s", end="")
         print(f"{row.activation_bytes / 1e6:>11.2f}{row.rounds:>8}{row.activations_ratio:>10.2f}", end="")
         print(f"{row.all_ratio:>10.2f}{row.bytes_ratio:>9.2f}{paper:>9}")
 
@@ -120,7 +132,10 @@ def measure(setup: Setup, engine: str, rounds: int, machines: dict[Role, Machine
     programs = {("ReLU", 0): translate(network, setup.size)}
     for budget in setup.budgets:
         programs |= {(kind, budget): program for kind, program in kinds(network, setup, budget).items()}
-    programs = {key: program for key, program in programs.items() if can(engine, program)}
+    for key, program in list(programs.items()):
+        if refused := refusal(engine, program):
+            print(f"{setup.name} {key[0]} {key[1]:,}: {refused}", file=sys.stderr)
+            del programs[key]
     images = torch.randn(1, *setup.size)
     costs: dict[tuple[str, int], list[Cost]] = {key: [] for key in programs}
     for _ in range(rounds):
@@ -129,41 +144,59 @@ def measure(setup: Setup, engine: str, rounds: int, machines: dict[Role, Machine
     return [row(setup, key, costs[key], costs["ReLU", 0], engine) for key in programs]
 
 
-def can(engine: str, program: Program) -> bool:
-    """Return True if an engine supports all operations of a program."""
+def refusal(engine: str, program: Program) -> str | None:
+    """Return why an engine does not support a program; None if it does."""
     try:
         find_engine(engine).check(program, {})
-    except UnsupportedModelError:
-        return False
-    return True
+    except UnsupportedModelError as error:
+        return str(error)
+    return None
 
 
 def kinds(network: nn.Module, setup: Setup, budget: int) -> dict[str, Program]:
     """Build the network with shared gates, AutoReP's polynomials and SNL's masks."""
     made = plan(network, setup.size, budget)
-    sites = find_sites(network, setup.size)
-    # One count for all three: a plan meets the budget in whole channels, masks meet it exactly.
-    masks = random_masks(list(sites), made.gates)
+    sites = list(find_sites(network, setup.size))
+    programs = {"DeepShare": translate(share(network, made, start="uniform"), setup.size)}
+    for kind in MASKED:
+        masks = draw(sites, trained_counts(setup, kind, budget), made.gates)
+        coefficients = (1e-3, 0.5, 0.1) if kind == "AutoReP" else None
+        network_of_kind = replace_sites(network, find_sites(network, setup.size), masked(masks, coefficients))
+        programs[kind] = translate(network_of_kind.eval(), setup.size)
+    return programs
 
-    def masked(site: Site, polynomial: bool) -> nn.Module:
-        values = (1e-3, 0.5, 0.1)
-        coefficients = [torch.full((site.channels, 1, 1), value) for value in values] if polynomial else None
-        activation = GatedPolynomial(site.shape, coefficients)
+
+def masked(
+    masks: dict[str, torch.Tensor], coefficients: tuple[float, float, float] | None
+) -> Callable[[Site], nn.Module]:
+    """Return a function that makes the activation of a site: gates where its mask is, a polynomial elsewhere."""
+
+    def make(site: Site) -> nn.Module:
+        filled = [torch.full((site.channels, 1, 1), value) for value in coefficients] if coefficients else None
+        activation = GatedPolynomial(site.shape, filled)
         activation.set_mask(masks[site.name])
         return activation
 
-    return {
-        "DeepShare": translate(share(network, made, start="uniform"), setup.size),
-        "AutoReP": translate(replace_sites(network, sites, lambda site: masked(site, True)).eval(), setup.size),
-        "SNL": translate(replace_sites(network, sites, lambda site: masked(site, False)).eval(), setup.size),
-    }
+    return make
 
 
-def random_masks(sites: list[Site], gates: int) -> dict[str, torch.Tensor]:
-    """Draw random masks with a given number of neurons."""
-    chosen = torch.zeros(sum(site.neurons for site in sites), dtype=torch.bool)
-    chosen[torch.randperm(len(chosen))[:gates]] = True
-    parts = chosen.split([site.neurons for site in sites])
+def trained_counts(setup: Setup, kind: str, budget: int) -> dict[str, int] | None:
+    """Return the gates that training left at each site, from the study fair; None where it has no record."""
+    record = RECORDS / f"subset-{MASKED[kind]}-{budget}-seed0.json"
+    if setup is not SMALL or not record.is_file():
+        return None
+    counts: dict[str, int] | None = json.loads(record.read_text(encoding="utf-8")).get("site_gates")
+    return counts
+
+
+def draw(sites: list[Site], counts: dict[str, int] | None, gates: int) -> dict[str, torch.Tensor]:
+    """Draw masks at random: with given counts at each site, or with one count for all sites together."""
+    if counts is None:
+        chosen = torch.zeros(sum(site.neurons for site in sites), dtype=torch.bool)
+        chosen[torch.randperm(len(chosen))[:gates]] = True
+        parts = chosen.split([site.neurons for site in sites])
+    else:
+        parts = tuple(torch.randperm(site.neurons) < counts[site.name] for site in sites)
     return {site.name: part.view(site.shape) for site, part in zip(sites, parts, strict=True)}
 
 
@@ -175,6 +208,7 @@ def row(setup: Setup, key: tuple[str, int], costs: list[Cost], base: list[Cost],
     return Row(
         setup.name,
         kind,
+        (trained_counts(setup, kind, budget) and "trained") or "random" if kind in MASKED else None,
         first.online.comparisons,
         statistics.median(cost.seconds for cost in costs),
         statistics.median(cost.activations.seconds for cost in costs),
