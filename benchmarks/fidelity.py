@@ -17,14 +17,13 @@ from pathlib import Path
 
 import torch
 
-from deepshare.private.api import run
+from deepshare.private.api import from_run, run, sample_images
 from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Program
-from deepshare.private.run_folder import from_run, sample_images
 from deepshare.private.runtime.engine import engine_names
 
 FAR = 0.1

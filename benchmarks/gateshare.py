@@ -39,7 +39,7 @@ from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.ir.program import GatedActivation, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, Role, find_engine
-from deepshare.private.runtime.local import Machine
+from deepshare.private.runtime.party import Machine
 
 LINKS = {"lan": LAN, "wan": WAN}
 NETWORKS = {

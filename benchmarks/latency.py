@@ -44,7 +44,7 @@ from deepshare.private.cost import LAN, WAN, Cost, seconds_on
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Role, engine_names, find_engine
-from deepshare.private.runtime.local import Machine
+from deepshare.private.runtime.party import Machine
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 

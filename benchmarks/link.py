@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deepshare.private.cost import Link
 from deepshare.private.runtime.engine import Role
-from deepshare.private.runtime.local import Machine
+from deepshare.private.runtime.party import Machine
 
 _TUN = Path("/dev/net/tun")
 _SET_INTERFACE, _TUN_WITHOUT_HEADER = 0x400454CA, 0x1001

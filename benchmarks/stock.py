@@ -32,7 +32,7 @@ from deepshare.private.ir.program import (
     SharedActivation,
 )
 from deepshare.private.runtime.engine import Role
-from deepshare.private.runtime.local import Machine, free_ports
+from deepshare.private.runtime.party import Machine, free_ports
 
 ROLES: tuple[Role, Role] = ("server", "client")
 

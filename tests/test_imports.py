@@ -35,8 +35,8 @@ INSIDE = {
     "private": (
         {"ir"},
         {"runtime"},
-        {"cost", "engines", "run_folder"},
-        {"api", "formatting"},
+        {"cost", "engines"},
+        {"api"},
         {"remote"},
     ),
     "private/engines/gateshare": (

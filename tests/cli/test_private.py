@@ -16,7 +16,7 @@ from PIL import Image
 
 from deepshare.cli import main
 from deepshare.data import load
-from deepshare.private.runtime.local import free_ports
+from deepshare.private.runtime.party import free_ports
 from tests.cli.command import FLAGS, Cli
 
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from deepshare.methods.deepshare import DeepShare
 from deepshare.methods.square import CurvedReLU, curve, curved_relus, fading
+from deepshare.private.api import check_plan
 from deepshare.private.cost import predict
 from deepshare.private.ir.trace import translate
-from deepshare.private.run_folder import check_plan
 from deepshare.private.runtime.engine import Part
 from deepshare.sharing.convert import count_gates, share, site_gates
 from deepshare.sharing.gates import SharedReLU, by_site, shared_relus

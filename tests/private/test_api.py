@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from deepshare import plan, private, share, zoo
-from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.api import run
+from deepshare.errors import EngineError, PlanMismatchError, UnsupportedModelError
+from deepshare.private.api import check_plan, run
 from deepshare.private.cost import predict
+from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import check_installed, find_engine
 
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
@@ -74,3 +75,12 @@ def test_values_beyond_fixed_point_are_refused_with_the_layer() -> None:
         nn.init.constant_(layer.weight, 1000.0)  # type: ignore[arg-type]
     with pytest.raises(EngineError, match=r"1 reaches 6e\+06 on these images"):
         run(private.translate(network, SIZE), torch.ones(1, *SIZE), "crypten")
+
+
+def test_another_plan_with_as_many_gates_is_refused() -> None:
+    model = zoo.resnet18(width=4, num_classes=10)
+    made, other = plan(model, SIZE, "50%"), plan(model, SIZE, "50%", layer_sharing=False)
+    served = translate(share(model, made), SIZE)
+    check_plan(served, made)
+    with pytest.raises(PlanMismatchError, match=r"gates of layer1.* otherwise than the plan"):
+        check_plan(served, other)

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 import deepshare
-from deepshare.private.api import run
+from deepshare.private.api import from_run, run, sample_images
 from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import decode
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.run_folder import from_run, sample_images
 from tests.data.unpacked import Unpack
 
 RUN = Path(__file__).parents[2] / "results" / "cifar100-small" / "gates-1.25"

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import deepshare
 from deepshare import zoo
 from deepshare.errors import PlanError, PlanMismatchError
+from deepshare.private.api import check_plan
 from deepshare.private.ir.trace import translate
-from deepshare.private.run_folder import check_plan
 from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import SharedReLU
 from deepshare.sharing.onnx import export_onnx

@@ -11,8 +11,8 @@ from torch import nn
 
 from deepshare.errors import BudgetError, RecipeError
 from deepshare.methods.square import fading
+from deepshare.private.api import check_plan
 from deepshare.private.ir.trace import translate
-from deepshare.private.run_folder import check_plan
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.gates import hard_share, shared_relus
 from deepshare.sharing.onnx import export_onnx

@@ -105,8 +105,7 @@ def plan(
 def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) -> str:
     """Format a plan with the predicted cost on an engine."""
     from deepshare import share
-    from deepshare.private.cost import predict
-    from deepshare.private.formatting import cost_comparison, cost_dict
+    from deepshare.private.cost import cost_comparison, cost_dict, predict
 
     costs = {
         "all ReLUs": predict(network, made.input_size, engine),

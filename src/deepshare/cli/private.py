@@ -70,8 +70,8 @@ def run(
         samples: Number of test images, if no image files are given.
         data_dir: Folder of data sets.
     """
+    from deepshare.private.api import from_run
     from deepshare.private.api import run as run_program
-    from deepshare.private.run_folder import from_run
     from deepshare.private.runtime.engine import check_installed, find_engine
 
     chosen = find_engine(engine)
@@ -106,9 +106,9 @@ def serve(
         host: Address to listen on; 0.0.0.0 for all interfaces.
         port: Port to listen on. Engines open further ports: gateshare on the server only, all others on both machines.
     """
+    from deepshare.private.api import from_run
     from deepshare.private.remote.server import ModelServer
     from deepshare.private.remote.tls import tls_of
-    from deepshare.private.run_folder import from_run
     from deepshare.private.runtime.engine import check_installed, find_engine
 
     chosen = find_engine(engine)
@@ -159,9 +159,9 @@ def ask(
         engine: Required engine; a server with another one is refused. By default any.
         plan: Plan file; a server with another plan is refused.
     """
+    from deepshare.private.api import check_plan
     from deepshare.private.remote.client import connected
     from deepshare.private.remote.tls import tls_of
-    from deepshare.private.run_folder import check_plan
     from deepshare.sharing.plan import Plan
 
     expected = None if plan is None else Plan.load(plan)
@@ -190,7 +190,7 @@ def outline(run: Path, out: Path, /, *, samples: int = 0, data_dir: Path | None 
             range of normalised ones.
         data_dir: Folder of data sets.
     """
-    from deepshare.private.run_folder import from_run, training_images
+    from deepshare.private.api import from_run, training_images
 
     if samples < 0:
         raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
@@ -267,7 +267,7 @@ def _images(
 ) -> tuple[list[str], "Tensor"]:
     if paths:
         return [str(path) for path in paths], about.read(paths, fit=fit)
-    from deepshare.private.run_folder import sample_images
+    from deepshare.private.api import sample_images
 
     return sample_images(run, samples, data_dir)
 
@@ -285,7 +285,8 @@ def show(
     result: "Result", about: "About", names: list[str], layers: bool, as_json: bool, out: Path | None = None
 ) -> None:
     """Print the classes, with probabilities or fractions of the pixels, and the cost."""
-    from deepshare.private.formatting import cost_dict, cost_table, save_labels
+    from deepshare.data.palette import save_labels
+    from deepshare.private.cost import cost_dict, cost_table
 
     if out is not None:
         save_labels(out, result.logits)
@@ -313,7 +314,7 @@ def _said(entry: dict[str, Any]) -> str:
 
 
 def _pixels(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
-    from deepshare.private.formatting import class_shares
+    from deepshare.data.palette import class_shares
 
     found = class_shares(result.logits, about.classes)
     return [{"image": name, "pixels": pixels} for name, pixels in zip(names, found, strict=True)]

@@ -1,17 +1,27 @@
-"""Private inference in one call."""
+"""Private inference in one call; programs and images of run folders for it."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Container, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
-from deepshare.errors import EngineError
+from deepshare.data import batches
+from deepshare.data.images import About
+from deepshare.errors import CheckpointError, DataError, EngineError, PlanMismatchError
 from deepshare.private.cost import Result, total
-from deepshare.private.ir.program import Program
+from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Role, check_installed, find_engine
-from deepshare.private.runtime.local import Machine, run_here
+from deepshare.private.runtime.party import Machine, run_here
+from deepshare.sharing.plan import Plan
+from deepshare.training.build import load
+from deepshare.training.data_source import make_data_source
+from deepshare.training.recipe.files import load_recipe
+from deepshare.training.run.folder import RunFolder
 
 # All engines hold values below this, with room for the sums that lead to them.
 LARGEST = 2.0**18
@@ -87,3 +97,89 @@ def _check_range(program: Program, number: int, value: Tensor) -> None:
             f"{name} reaches {largest:.2g} on these images, beyond the range of fixed point, {LARGEST:.0f}: "
             "train it with more weight decay, or normalise the images as it was trained"
         )
+
+
+def from_run(folder: Path, *, best: bool = False) -> tuple[Program, About]:
+    """Translate the network of a finished run.
+
+    Args:
+        folder: The run folder.
+        best: Whether to take the weights that were best on the validation images, not the last ones.
+
+    Raises:
+        CheckpointError: The folder is unfinished or damaged, or lacks the description of its images.
+        UnsupportedModelError: The network does something that private inference does not know.
+    """
+    network = load(folder, best=best)
+    about = about_images(folder)
+    return translate(network, about.size), about
+
+
+def check_plan(program: Program, plan: Plan) -> None:
+    """Check that a program shares its gates as a plan says.
+
+    Raises:
+        PlanMismatchError: It does not; the message names the first difference.
+    """
+    activations = [op for op in program.operations if isinstance(op, SharedActivation)]
+    leaders = [program.operations[op.leader] for op in activations]
+    planned = {
+        site.name: (group.leader.name, group.prototypes, group.gates) for group in plan.groups for site in group.gated
+    }
+    served = {
+        _site(op.name, planned): (_site(leader.name, planned), op.prototypes, leader.comparisons)
+        for op, leader in zip(activations, leaders, strict=True)
+    }
+    differing = sorted(name for name in served.keys() | planned.keys() if served.get(name) != planned.get(name))
+    if differing:
+        raise PlanMismatchError(
+            f"the server shares the gates of {differing[0]} otherwise than the plan: nothing was sent"
+        )
+
+
+def _site(name: str, sites: Container[str]) -> str:
+    """The site of an activation, which may be inside the module at that site."""
+    outer = name.removesuffix(".activation")
+    return name if name in sites or outer == name else _site(outer, sites)
+
+
+def about_images(folder: Path) -> About:
+    """The description of the images in a run folder."""
+    path = RunFolder(folder).images
+    try:
+        return About.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} does not say what its images are like: write {path.name} into it, with size, mean, std, classes"
+        ) from error
+    except (OSError, ValueError, ValidationError) as error:
+        raise CheckpointError(f"{path} is damaged: restore it from the machine that trained the run") from error
+
+
+def training_images(folder: Path, count: int, data_dir: Path | None) -> Tensor:
+    """Training images of a run's data set, normalised, for calibration by the server.
+
+    Raises:
+        DataError: The data set is not there.
+    """
+    feed = make_data_source(None, load_recipe(RunFolder(folder).recipe), data_dir)
+    feed.check()
+    return feed.sample(count)
+
+
+def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list[str], Tensor]:
+    """The first test images of a run's data set, normalised, with names that say their class.
+
+    Raises:
+        DataError: The data set is not there.
+    """
+    recipe = load_recipe(RunFolder(folder).recipe)
+    feed = make_data_source(None, recipe, data_dir)
+    if count < 1:
+        raise DataError(f"--samples {count}: give more than 0")
+    if feed.test_set is None:
+        raise DataError(f"no test images of {recipe.data.name} to take: give pictures with --images")
+    images, labels = next(iter(batches(feed.test_set, count, augment=feed.prepare)))
+    classes = feed.test_set.classes
+    said = [f" ({classes[label]})" for label in labels.tolist()] if labels.dim() == 1 else [""] * len(labels)
+    return [f"test image {number}{what}" for number, what in enumerate(said)], images

@@ -1,14 +1,18 @@
-"""Costs of private inference: measured by its parties, or predicted from a model and a plan before any training."""
+"""Costs of private inference, measured by its parties or predicted before any training; as tables and for JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import reduce
+from typing import Any
 
 from torch import Tensor, nn
 
 from deepshare.private.ir.program import ACTIVATIONS, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Outcome, Part, find_engine
+from deepshare.text import byte_size, table
+
+_HEADER = ("", "seconds", "server sent", "client sent", "dealer sent", "rounds", "comparisons", "products")
 
 
 @dataclass(frozen=True)
@@ -138,3 +142,55 @@ def seconds_on(link: Link, part: Part, delays: float) -> float:
         delays: One-way delays that a round of the engine takes.
     """
     return part.rounds * delays * link.delay + 8 * max(part.server_bytes, part.client_bytes) / link.rate
+
+
+def cost_table(cost: Cost, *, layers: bool = False) -> str:
+    """A table of online, offline and session costs, with every layer if `layers` is set."""
+    linear = sum((layer.part for layer in cost.layers if layer.kind not in ACTIVATIONS), Part())
+    rows = [(f"  {layer.kind} {layer.name}", layer.part) for layer in cost.layers if layers]
+    rows += [
+        ("activations", cost.activations),
+        ("everything else", linear),
+        ("online, in all", cost.online),
+        ("offline", cost.offline),
+        ("once a session", cost.session),
+    ]
+    return table(_HEADER, [_row(name, part) for name, part in rows], "<>>>>>>>")
+
+
+def cost_dict(cost: Cost) -> dict[str, Any]:
+    """All costs as plain values, for JSON."""
+    return {
+        **{key: value for key, value in asdict(cost).items() if key != "layers"},
+        "online": asdict(cost.online),
+        "activations": asdict(cost.activations),
+        "layers": [{"name": layer.name, "kind": layer.kind, **asdict(layer.part)} for layer in cost.layers],
+    }
+
+
+def _row(name: str, part: Part) -> tuple[str, ...]:
+    sizes = (part.server_bytes, part.client_bytes, part.dealer_bytes)
+    counts = (part.rounds, part.comparisons, part.products)
+    return (name, f"{part.seconds:.3f}", *map(byte_size, sizes), *(f"{count:,}" for count in counts))
+
+
+def cost_comparison(costs: Mapping[str, Cost]) -> str:
+    """Several costs of one engine as a table: comparisons, bytes and rounds, and the time of the messages on a link."""
+    rows = []
+    for name, cost in costs.items():
+        delays = find_engine(cost.engine).delays
+        for what, part in (("activations", cost.activations), ("in all", cost.online)):
+            sent = max(part.server_bytes, part.client_bytes)
+            times = (f"{seconds_on(link, part, delays):.2f} s" for link in (LAN, WAN))
+            dealt = byte_size(cost.offline.dealer_bytes) if what == "in all" else ""
+            rows.append((name, what, f"{part.comparisons:,}", byte_size(sent), f"{part.rounds:,}", *times, dealt))
+    header = (
+        "network",
+        "",
+        "comparisons",
+        "sent by a party",
+        "rounds",
+        *(link.name for link in (LAN, WAN)),
+        "dealt before",
+    )
+    return f"{table(header, rows, '<<>>>>>>')}\nTimes are those of the messages alone, without computing."

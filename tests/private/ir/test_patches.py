@@ -11,6 +11,7 @@ from deepshare import count_gates, plan, share, zoo
 from deepshare.errors import EngineError, PlanMismatchError, UnsupportedModelError
 from deepshare.methods.patches import PatchReLU, patched
 from deepshare.private import infer
+from deepshare.private.api import check_plan
 from deepshare.private.cost import predict
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import LEAST_BITS, NumberFormat
@@ -19,7 +20,6 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.patches import cells_of_patches, sums
 from deepshare.private.ir.program import GatedActivation, Input, Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.run_folder import check_plan
 from deepshare.private.runtime.engine import find_engine
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites

@@ -20,8 +20,7 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.session import PROTOCOL, SETTINGS, Control, Message, run_session
 from deepshare.private.runtime.engine import Engine, Role, Task, Tls, check_installed, find_engine
-from deepshare.private.runtime.local import free_ports
-from deepshare.private.runtime.party import ProcessParty
+from deepshare.private.runtime.party import ProcessParty, free_ports
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.session import PROTOCOL, SETTINGS, Control, Message, PeerError, run_session
 from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Task, Tls
-from deepshare.private.runtime.local import free_ports
-from deepshare.private.runtime.party import Party, ProcessParty, ThreadParty
+from deepshare.private.runtime.party import Party, ProcessParty, ThreadParty, free_ports
 
 LARGEST_BATCH = 256
 # How long a client may be connected before it asks.

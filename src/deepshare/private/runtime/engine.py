@@ -1,4 +1,4 @@
-"""The interface of an engine: its tasks, its measurements, and the registry of all engines."""
+"""The interface of an engine: its tasks, its measurements, the registry of all engines, and checks that they share."""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from deepshare.errors import EngineError
-from deepshare.private.ir.program import Program
+from deepshare.errors import EngineError, UnsupportedModelError
+from deepshare.private.ir.program import Program, hidden_tensors
 
 Role = Literal["server", "client", "dealer"]
 
@@ -283,3 +283,37 @@ def check_installed(engine: Engine) -> None:
     missing = [package for package in engine.packages if util.find_spec(package) is None]
     if missing:
         raise EngineError(f"engine {engine.name} needs {', '.join(missing)}: install with `{engine.install}`")
+
+
+def check_numbers(program: Program, limit: float) -> None:
+    """Check that all numbers of a program are below a limit; an outline has none.
+
+    Raises:
+        UnsupportedModelError: Some are not; names every such layer.
+    """
+    problems = [
+        f"{operation.name}: its {name} has a number that is not below {limit:.0f}, the range of fixed point: "
+        "train with more weight decay"
+        for operation in program.operations
+        for name, value in hidden_tensors(operation).items()
+        if not value.is_meta and not _below(value, limit)
+    ]
+    if problems:
+        raise UnsupportedModelError(problems)
+
+
+def check_images_below(images: Tensor, limit: float) -> None:
+    """Check that all numbers of images are below a limit.
+
+    Raises:
+        EngineError: Some are not.
+    """
+    if not _below(images, limit):
+        raise EngineError(
+            f"the images hold a number that is not below {limit:.0f}, the range of fixed point: "
+            "normalise them as the network was trained"
+        )
+
+
+def _below(values: Tensor, limit: float) -> bool:
+    return bool((values.abs() < limit).all())

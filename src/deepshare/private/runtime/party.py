@@ -4,26 +4,30 @@ A party reports its progress as events: "ready" once connected, then "done" with
 a reason that the engine gives, "lost" if another party hung up, "failed" with the words of whatever else went wrong
 beneath it, and "gone" if it vanished.
 
-The process of a party is `python -m deepshare.private.runtime.party`.
+`run_here` runs all of them on this machine. The process of a party is `python -m deepshare.private.runtime.party`.
 """
 
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import torch
+from torch import Tensor
 
 from deepshare.errors import DeepShareError, EngineError, reason
-from deepshare.private.runtime.engine import Outcome, Role, Session, Task, find_engine
+from deepshare.private.ir.program import Program
+from deepshare.private.runtime.engine import Engine, Outcome, Role, Session, Task, find_engine
 
 # Parties have to find each other within this time; how long they compute is their affair.
 CONNECT_SECONDS = 120
@@ -263,6 +267,67 @@ def root_cause(events: "Queue[Event]", first: Event, running: set[Role]) -> Part
     failures = [event for event in heard if event.kind in FAILURES]
     role, _, why = min(failures, key=lambda event: FAILURES.index(event.kind))
     return PartyError(role, why)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that a party runs on.
+
+    Attributes:
+        host: Its address.
+        through: The command that processes are started through there, such as `ip netns exec NAME`.
+    """
+
+    host: str = "127.0.0.1"
+    through: tuple[str, ...] = ()
+
+
+def run_here(
+    engine: Engine,
+    program: Program,
+    images: Tensor,
+    options: Mapping[str, str],
+    machines: Mapping[Role, Machine] | None = None,
+) -> dict[Role, Outcome]:
+    """Run all parties and wait for them; no process is left when this returns or raises.
+
+    Raises:
+        EngineError: A party failed; says which and why.
+    """
+    roles = engine.roles(options)
+    where = {role: (machines or {}).get(role, Machine()) for role in roles}
+    ports = free_ports(Machine().host, len(roles))
+    addresses = {role: f"{where[role].host}:{port}" for role, port in zip(roles, ports, strict=True)}
+    events: Queue[Event] = Queue()
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    outline = program.outline()
+    with ExitStack() as stack:
+        for role in roles:
+            task = Task(
+                role=role,
+                program=program if role == "server" else outline,
+                addresses=addresses,
+                images=images if role == "client" else None,
+                count=len(images),
+                options=options,
+            )
+            party = ProcessParty(engine.name, task, threads, where[role].through)
+            party.start(events.put)
+            stack.callback(party.stop)
+        return watch(events, roles, _unconnected)
+
+
+def _unconnected(roles: list[Role]) -> str:
+    return f"the {', '.join(roles)} did not connect within {CONNECT_SECONDS} s: is the machine busy?"
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((host, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
 
 
 if __name__ == "__main__":

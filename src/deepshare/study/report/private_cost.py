@@ -14,8 +14,7 @@ from torch import nn
 
 from deepshare.errors import CheckpointError, UnsupportedModelError
 from deepshare.files import write_atomically
-from deepshare.private.cost import LAN, WAN, Cost, Layer, predict, seconds_on
-from deepshare.private.formatting import cost_dict
+from deepshare.private.cost import LAN, WAN, Cost, Layer, cost_dict, predict, seconds_on
 from deepshare.private.ir.program import ACTIVATIONS, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, engine_names, find_engine

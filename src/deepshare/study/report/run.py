@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from deepshare.errors import CheckpointError, DataError
-from deepshare.private.cost import Cost
-from deepshare.private.formatting import cost_dict
+from deepshare.private.cost import Cost, cost_dict
 from deepshare.sharing.plan import Plan
 from deepshare.study import affine
 from deepshare.study.affine import NetworkAffine

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from deepshare.private.engines.crypten.link import GlooLink
 from deepshare.private.runtime.engine import Role
-from deepshare.private.runtime.local import free_ports
+from deepshare.private.runtime.party import free_ports
 
 T = TypeVar("T")
 

@@ -7,9 +7,8 @@ from torch import nn
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.crypten.fixed import LIMIT
 from deepshare.private.ir.program import Program
-from deepshare.private.ir.range_checks import check_images_below
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.engine import check_images_below, find_engine
 
 ENGINE = find_engine("crypten")
 

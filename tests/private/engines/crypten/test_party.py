@@ -17,7 +17,7 @@ from deepshare.private.cost import Layer, Result
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, find_engine
-from deepshare.private.runtime.local import run_here
+from deepshare.private.runtime.party import run_here
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 

@@ -16,7 +16,7 @@ from deepshare.private.engines.gateshare.server import ServerMaterial, ServerPar
 from deepshare.private.engines.gateshare.transport.channel import MESSAGE, Channel
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome, Role, Task
-from deepshare.private.runtime.local import free_ports
+from deepshare.private.runtime.party import free_ports
 
 Frame = tuple[int, bytes]
 

@@ -26,7 +26,7 @@ from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.runtime.engine import Outcome, Role, Task, Tls
-from deepshare.private.runtime.local import free_ports
+from deepshare.private.runtime.party import free_ports
 from tests.private.engines.gateshare.damaged_messages import changed
 from tests.private.engines.gateshare.sessions import fix_randomness
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms

@@ -6,8 +6,7 @@ import torch
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.spu.protocol import LIMIT
 from deepshare.private.ir.program import Convolution, Program
-from deepshare.private.ir.range_checks import check_images_below
-from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.engine import check_images_below, find_engine
 from tests.private.engines.spu.programs import varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]

@@ -12,8 +12,7 @@ from pathlib import Path
 from deepshare.errors import EngineError
 from deepshare.private.engines.crypten.fixed import LIMIT
 from deepshare.private.ir.program import Program
-from deepshare.private.ir.range_checks import check_numbers
-from deepshare.private.runtime.engine import Outcome, Part, Role, Task
+from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_numbers
 
 PROVIDERS = ("tfp", "ttp")
 

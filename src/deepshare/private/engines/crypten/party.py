@@ -19,8 +19,7 @@ from deepshare.private.engines.crypten.triples import (
     TrustedFirstParty,
     TrustedThirdParty,
 )
-from deepshare.private.ir.range_checks import check_images_below
-from deepshare.private.runtime.engine import Outcome, Part, Task
+from deepshare.private.runtime.engine import Outcome, Part, Task, check_images_below
 
 
 def run(task: Task, provider: str, ready: Callable[[], None]) -> Outcome:

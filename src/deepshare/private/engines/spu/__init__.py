@@ -14,8 +14,7 @@ from pathlib import Path
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.spu.protocol import CHEETAH, LIMIT, SEMI2K, Protocol
 from deepshare.private.ir.program import Program
-from deepshare.private.ir.range_checks import check_numbers
-from deepshare.private.runtime.engine import Outcome, Part, Role, Task
+from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_numbers
 
 
 class Spu:

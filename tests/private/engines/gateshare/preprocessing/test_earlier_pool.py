@@ -24,7 +24,7 @@ from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Outcome, Role, Task
-from deepshare.private.runtime.local import free_ports
+from deepshare.private.runtime.party import free_ports
 from tests.private.engines.gateshare.sessions import fix_randomness
 
 POOL = Path(__file__).parent / "earlier_pool"

@@ -33,7 +33,7 @@ from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.server import ModelServer
 from deepshare.private.runtime.engine import Outcome, Role, Task, find_engine
-from deepshare.private.runtime.local import free_ports
+from deepshare.private.runtime.party import free_ports
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms
 
 IMAGES, SPARES = 6, 2
