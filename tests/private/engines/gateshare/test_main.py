@@ -199,6 +199,13 @@ def test_a_party_with_another_plan_is_refused(program: Program, monkeypatch: pyt
     assert all(isinstance(outcome, Exception) for outcome in found.values())
 
 
+def test_a_party_of_an_earlier_version_is_refused() -> None:
+    earlier = {name: value for name, value in OFFER.items() if name != "protocol"}
+    for message in (earlier, OFFER | {"protocol": 1}):
+        with pytest.raises(EngineError, match="another version of the protocol: install the same deepshare"):
+            agreed_format(message, PROGRAM)
+
+
 def test_a_frame_that_is_changed_on_the_way_ends_the_inference_on_both_sides(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,9 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome, Task
 
+PROTOCOL = 2
+"""Rises with every change of what a party computes from the same lots and messages."""
+
 Origin = LotPool | Channel
 """Where lots come from: a pool on disk, or a connection to a dealer."""
 
@@ -224,15 +227,17 @@ def begin(session: bytes, steps: Schedule, channel: Channel) -> None:
 
 def offer(program: Program, number_format: NumberFormat) -> dict[str, Any]:
     """What all parties must have in common, as a message."""
-    return {"outline": outline.digest(program), "numbers": number_format.dump()}
+    return {"protocol": PROTOCOL, "outline": outline.digest(program), "numbers": number_format.dump()}
 
 
 def agreed_format(message: dict[str, Any], program: Program) -> NumberFormat:
     """The number format of a server that has the same network and plan.
 
     Raises:
-        EngineError: It has another.
+        EngineError: It has another, or another version of the protocol.
     """
+    if message.get("protocol") != PROTOCOL:
+        raise EngineError("the server follows another version of the protocol: install the same deepshare")
     if message.get("outline") != outline.digest(program):
         raise EngineError("the server has another network or plan than was agreed: ask again")
     return NumberFormat.parse(message.get("numbers"), program)

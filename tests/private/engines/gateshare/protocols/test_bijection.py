@@ -22,8 +22,8 @@ from deepshare.private.engines.gateshare.crypto.ring import encode, truncate_cli
 from deepshare.private.engines.gateshare.lot import Lot, Piece
 from deepshare.private.engines.gateshare.protocols import comparison, local
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
-from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, ServerAlphaBeta, gated
-from deepshare.private.engines.gateshare.protocols.linear import LinearStep, Multiply, ServerWeights
+from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, gated
+from deepshare.private.engines.gateshare.protocols.linear import LinearStep, Multiply
 from deepshare.private.engines.gateshare.protocols.local import InputStep, LocalStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
@@ -185,7 +185,7 @@ class ForClient:
         for L_i, D_i, source, t_C in zip(L, D, step.inputs, inputs, strict=True):
             a = self.lot.values["tensor", source] = t_C - self.world.openings[source, "tensor"]
             c_C += L_i(a)
-            y_C += D_i(t_C)
+            y_C += D_i(a)
         self.lot.values["product", step.number] = c_C
         return y_C + c_C
 
@@ -222,7 +222,7 @@ class ForClient:
         found["neurons", number], found["masked", number] = a_C, Ab_C
         found["pad", number], found["affine", number] = p, w_C
         D: AlphaBeta = self.world.trial.client.session[number]
-        return -(D.alpha * p - D.beta * x_C + w_C)
+        return -(D.alpha * p - D.beta * a_C + w_C)
 
 
 def test_what_the_server_sees_fits_another_image(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,16 +259,16 @@ class ForServer:
         self.steps = watched(program, world.trial.number_format)
         self.server = ServerParty(self.steps, bytes(32))
         self.b: dict[int, Tensor] = {}
-        session = self.server.session
+        # Masks that hide the other weights just as those of the run hid the first.
+        self.L: dict[int, Any] = {}
         for number, _ in self.server.masked_weights():
             step, D = self.steps.steps[number], world.trial.masked_weights[number]
             if isinstance(step, LinearStep):
-                L = [term.multiply(term.weight() - one) for term, one in zip(step.terms, D, strict=True)]
-                session[number] = ServerWeights(session[number].W, L)
+                self.L[number] = [term.multiply(term.weight() - one) for term, one in zip(step.terms, D, strict=True)]
             elif isinstance(step, GateStep):
                 alpha, beta = (step.per_channel(one) for one in D)
-                plain: AlphaBeta = session[number].plain
-                session[number] = ServerAlphaBeta(plain, AlphaBeta(plain.alpha - alpha, plain.beta - beta))
+                plain: AlphaBeta = self.server.session[number]
+                self.L[number] = AlphaBeta(plain.alpha - alpha, plain.beta - beta)
 
     def find(self) -> Explained:
         Schedule.run(self.steps, self.step)
@@ -295,12 +295,13 @@ class ForServer:
         raise AssertionError(step)
 
     def linear(self, step: LinearStep, inputs: list[Tensor]) -> Tensor:
-        theirs, weights = self.world.client_lot, self.server.session[step.number]
+        theirs = self.world.client_lot
+        products = zip(self.server.session[step.number], self.L[step.number], strict=True)
         c_S = -theirs.mask("product", step.number, step.shape)
         y_S = step.bias()
-        for W, L, term, source, t_S in zip(weights.W, weights.L, step.terms, step.inputs, inputs, strict=True):
+        for (W, L), term, source, t_S in zip(products, step.terms, step.inputs, inputs, strict=True):
             c_S += L(theirs.mask("tensor", source, term.takes))
-            y_S = y_S + W(t_S) + L(self.world.openings[source, "tensor"])
+            y_S = y_S + W(t_S + self.world.openings[source, "tensor"])
         self.lot.values["product", step.number] = c_S
         return y_S + c_S
 
@@ -327,13 +328,13 @@ class ForServer:
         a_C, p = (theirs.mask(name, number, step.neurons) for name in ("neurons", "pad"))
         Ab = (a_S + a_C) * step.per_neuron(self.b[step.leader])
         Ab_S = Ab - theirs.mask("masked", number, step.neurons)
-        affine: ServerAlphaBeta = self.server.session[number]
-        w_S = affine.L.alpha * p - affine.L.beta * a_C - theirs.mask("affine", number, step.neurons)
+        affine: AlphaBeta = self.server.session[number]
+        w_S = self.L[number].alpha * p - self.L[number].beta * a_C - theirs.mask("affine", number, step.neurons)
         found["neurons", number], found["masked", number], found["affine", number] = a_S, Ab_S, w_S
         xb_S = (e_S + e_C) * step.per_neuron(found["bit", step.leader]) + Ab_S
         sent = self.world.numbers(self.world.run.from_client, number, step.neurons)
         u = gated(step.per_neuron(h), x_S, xb_S) + sent
-        return affine.plain.alpha * u + affine.plain.beta * x_S - (w_S - affine.L.beta * e_C)
+        return affine.alpha * u + affine.beta * (x_S + e_C) - w_S
 
 
 def test_what_the_client_sees_but_the_logits_fits_another_model(world: World) -> None:

@@ -14,9 +14,9 @@ Before the images
        dealer, leader     b_S = b - b_C, to the server  ("bit")                               8 bytes a gate
                           keys of a `comparison` with r = -A, to both
        Expanded from seeds: a_S, a_C ("neurons"), Ab_C, w_C, b_C, p ("pad")
-    4. client -> server   e_C = x_C - a_C                                                     8 bytes a neuron
-    5. client             v_C = D_alpha p - D_beta x_C + w_C;  its share of y is y_C = -v_C
-       server             v_S = w_S - L_beta e_C;  so v_S + v_C = alpha p - beta x_C
+    4. client             v_C = D_alpha p - D_beta a_C + w_C, so w_S + v_C = alpha p - beta a_C;
+                          its share of y is y_C = -v_C
+    5. client -> server   e_C = x_C - a_C                                                     8 bytes a neuron
 
 With the images
     6. server -> client   e_S = x_S - a_S                                                     8 bytes a neuron
@@ -25,11 +25,11 @@ With the images
     8. both               xb = eps b + A b, share by share
                           u = x g = h x + (1 - 2 h) xb, share by share
        client -> server   u_C + p, in one frame with h_C                                      8 bytes a neuron
-    9. server             y_S = alpha (u_S + u_C + p) + beta x_S - v_S
+    9. server             y_S = alpha (u_S + u_C + p) + beta (x_S + e_C) - w_S
 
-So y_S + y_C = alpha u + alpha p + beta x_S - (alpha p - beta x_C) = alpha x g + beta x.
+So y_S + y_C = alpha u + alpha p + beta (x - a_C) - (alpha p - beta a_C) = alpha x g + beta x.
 
-A ReLU has no alpha and beta: 1, 2, w and v_S fall away, v_C = p and y_S = u_S + u_C + p. The masked opening eps, which
+A ReLU has no alpha and beta: 1, 2 and w fall away, v_C = p and y_S = u_S + u_C + p. The masked opening eps, which
 the product needs anyway, is the input of the comparison, so that a comparison costs no message. The server sends e_S
 first: both evaluate their keys at the same time. Where several neurons decide together, the sum of their x is compared,
 and r is minus the sum of their A.
@@ -85,13 +85,13 @@ class ClientGate(Batch):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ServerGate:
-    """Held by the server for one activation before the images; v_S for an affine one, keys for a leader."""
+    """Held by the server for one activation before the images; w_S for an affine one, keys for a leader."""
 
     a_S: Tensor
     e_C: Tensor
     b_S: Tensor
     Ab_S: Tensor
-    v_S: Tensor | None
+    w_S: Tensor | None
     keys: Comparisons | None
 
 
@@ -101,14 +101,6 @@ class AlphaBeta:
 
     alpha: Tensor
     beta: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class ServerAlphaBeta:
-    """Held by the server for a session."""
-
-    plain: AlphaBeta
-    L: AlphaBeta
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -191,12 +183,12 @@ class GateStep(ProtocolStep):
         """Expand L_alpha and L_beta."""
         return None if self.affine is None else self.affine_masks(seed)
 
-    def server_session(self, seed: bytes) -> tuple[ServerAlphaBeta | None, list[Tensor]]:
+    def server_session(self, seed: bytes) -> tuple[AlphaBeta | None, list[Tensor]]:
         """Do steps 1 and 2."""
         if self.affine is None:
             return None, []
         plain, L = self.encoded_affine(self.affine), self.affine_masks(seed)
-        return ServerAlphaBeta(plain, L), [(plain.alpha - L.alpha).flatten(), (plain.beta - L.beta).flatten()]
+        return plain, [(plain.alpha - L.alpha).flatten(), (plain.beta - L.beta).flatten()]
 
     def client_session(self, masked_weights: list[Tensor]) -> AlphaBeta | None:
         """Keep D_alpha and D_beta."""
@@ -242,21 +234,18 @@ class GateStep(ProtocolStep):
         v_C = p
         D: AlphaBeta | None = at.session[self.number]
         if D is not None:
-            v_C = D.alpha * p - D.beta * x_C + at.lot.mask("affine", self.number, self.neurons)
+            v_C = D.alpha * p - D.beta * a_C + at.lot.mask("affine", self.number, self.neurons)
         return self.placed(inputs[0], -v_C)
 
     def server_offline(self, at: ServerOffline) -> None:
-        """Do step 5."""
+        """Read what was dealt, and e_C."""
         e_C = at.openings[self.number, "neurons"]
         a_S = at.lot.mask("neurons", self.number, self.neurons)
         Ab_S = at.lot.correction("masked", self.number, self.neurons)
         b_S = self.per_neuron(at.lot.correction("bit", self.leader, self.gates))
-        v_S = None
-        affine: ServerAlphaBeta | None = at.session[self.number]
-        if affine is not None:
-            v_S = at.lot.correction("affine", self.number, self.neurons) - affine.L.beta * e_C
+        w_S = None if self.affine is None else at.lot.correction("affine", self.number, self.neurons)
         keys = read_comparisons(self.number, self.bits, self.comparisons, at.lot) if self.leads else None
-        at.held[self.number] = ServerGate(a_S=a_S, e_C=e_C, b_S=b_S, Ab_S=Ab_S, v_S=v_S, keys=keys)
+        at.held[self.number] = ServerGate(a_S=a_S, e_C=e_C, b_S=b_S, Ab_S=Ab_S, w_S=w_S, keys=keys)
 
     # With the images
 
@@ -290,9 +279,9 @@ class GateStep(ProtocolStep):
         if self.leads:
             at.passed[self.number] = self.shaped(h_S ^ unpack(h_C, len(h_S)))
         y_S = gated(self.per_neuron(at.passed[self.leader]), x_S, xb_S) + padded_u_C
-        if mine.v_S is not None:
-            affine: ServerAlphaBeta = at.session[self.number]
-            y_S = affine.plain.alpha * y_S + affine.plain.beta * x_S - mine.v_S
+        if mine.w_S is not None:
+            affine: AlphaBeta = at.session[self.number]
+            y_S = affine.alpha * y_S + affine.beta * (x_S + mine.e_C) - mine.w_S
         return self.placed(inputs[0], y_S)
 
     def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:

@@ -10,14 +10,14 @@ Once per session
 Before the images
     3. dealer -> server   c_S = c - c_C                                                    8 bytes an element of y
        client             expands a ("tensor", one for each t, whoever reads it) and c_C ("product") from its seed
-    4. client -> server   e = t_C - a                                                      8 bytes an element of t
-    5. client             y_C = sum of D t_C, + c_C
-       server             rest = sum of L e, + c_S + biases
+    4. client             y_C = sum of D a, + c_C
+    5. client -> server   e = t_C - a                                                      8 bytes an element of t
 
 With the images
-    6. server             y_S = sum of W t_S, + rest
+    6. server             y_S = sum of W (t_S + e), + c_S + biases
 
-So y_S + y_C = sum of W t_S + L (t_C - a) + L a + (W - L) t_C, + biases = sum of W t, + biases.
+So y_S + y_C = sum of W (t_S + t_C - a) + L a + (W - L) a, + biases = sum of W t, + biases. The client's products depend
+on no layer before theirs, and the server multiplies once, with numbers as small as weights are.
 
 The result has the fractional bits of t and of W together: see `truncation`. A sum of layers that nothing else reads is
 one step, with one correction c_S.
@@ -98,11 +98,11 @@ class LinearTerm:
 
 
 @dataclass(frozen=True, eq=False)
-class ServerWeights:
-    """Held by the server for a session: for each term, products with W and with L."""
+class ServerLinear:
+    """Held by the server before the images: c_S + biases, and e of each term."""
 
-    W: list[Multiply]
-    L: list[Multiply]
+    rest: Tensor
+    e: list[Tensor]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -127,15 +127,11 @@ class LinearStep(ProtocolStep):
         """Prepare products with L."""
         return [term.multiply(term.weight_mask(seed)) for term in self.terms]
 
-    def server_session(self, seed: bytes) -> tuple[ServerWeights, list[Tensor]]:
-        """Prepare products with W and L; do step 2."""
-        held, D = ServerWeights([], []), []
-        for term in self.terms:
-            W, L = term.weight(), term.weight_mask(seed)
-            held.W.append(term.multiply(W, plain_weight))
-            held.L.append(term.multiply(L))
-            D.append(W - L)
-        return held, D
+    def server_session(self, seed: bytes) -> tuple[list[Multiply], list[Tensor]]:
+        """Prepare products with W; do step 2."""
+        weights = [(term, term.weight()) for term in self.terms]
+        products = [term.multiply(W, plain_weight) for term, W in weights]
+        return products, [W - term.weight_mask(seed) for term, W in weights]
 
     def client_session(self, masked_weights: list[Tensor]) -> list[Multiply]:
         """Prepare products with D."""
@@ -155,27 +151,23 @@ class LinearStep(ProtocolStep):
         products: list[Multiply] = at.session[self.number]
         y_C = at.lot.mask("product", self.number, self.shape)
         for D, source, term, t_C in zip(products, self.inputs, self.terms, inputs, strict=True):
-            if (source, "tensor") not in at.openings:
-                a = at.lot.mask("tensor", source, term.takes)
-                at.openings[source, "tensor"] = t_C - a
-            y_C = y_C + D(t_C)
+            a = at.lot.mask("tensor", source, term.takes)
+            at.openings[source, "tensor"] = t_C - a
+            y_C = y_C + D(a)
         return y_C
 
     def server_offline(self, at: ServerOffline) -> None:
-        """Do step 5."""
-        weights: ServerWeights = at.session[self.number]
+        """Read c_S and e."""
         rest = self.bias() + at.lot.correction("product", self.number, self.shape)
-        for L, source in zip(weights.L, self.inputs, strict=True):
-            e = at.openings[source, "tensor"]
-            rest += L(e)
-        at.held[self.number] = rest
+        at.held[self.number] = ServerLinear(rest, [at.openings[source, "tensor"] for source in self.inputs])
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
         """Do step 6."""
-        weights: ServerWeights = at.session[self.number]
-        y_S: Tensor = at.held[self.number]
-        for W, t_S in zip(weights.W, inputs, strict=True):
-            y_S = y_S + W(t_S)
+        products: list[Multiply] = at.session[self.number]
+        mine: ServerLinear = at.held[self.number]
+        y_S = mine.rest
+        for W, t_S, e in zip(products, inputs, mine.e, strict=True):
+            y_S = y_S + W(t_S + e)
         return y_S
 
     def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
