@@ -91,7 +91,7 @@ class LotBatch:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Base of what a party holds for some images: fields are tensors with one row an image, batches, or dicts of them.
+    """Base of what a party holds for some images: tensors with one row an image, batches, dicts of them, or numbers.
 
     Example:
         >>> @dataclass(frozen=True, eq=False)
@@ -118,12 +118,12 @@ def _select(value: Any, rows: Sequence[int]) -> Any:
         return value if len(rows) == len(value) else value[torch.tensor(rows)]
     if isinstance(value, dict):
         return {key: _select(one, rows) for key, one in value.items()}
-    return None if value is None else value.select(rows)
+    return value if value is None or isinstance(value, int) else value.select(rows)
 
 
 def _concat(values: list[Any]) -> Any:
     first = values[0]
-    if len(values) == 1 or first is None:
+    if len(values) == 1 or first is None or isinstance(first, int):
         return first
     if isinstance(first, Tensor):
         return torch.cat(values)

@@ -410,7 +410,7 @@ def test_a_repeated_matrix_under_the_next_number_is_refused() -> None:
 
 def test_skipped_transfers_are_refused() -> None:
     def skip(receiver: OtReceiver) -> Words:
-        receiver._next = 128
+        receiver.transfers = 128
         return receiver.random(coins(SEED, 50))
 
     refused(run(lambda sender: sender.random(50), skip), "from number 128 on, but 50 from number 0 on are next")

@@ -68,6 +68,10 @@ class OtSender:
         wire: The connection to the receiver.
         step: The number of the frames on it.
         base: The result of base transfers, which serve one session.
+
+    Attributes:
+        transfers: How many were made so far.
+        expand: Ring elements from keys of `random`, the same at both ends.
     """
 
     def __init__(self, wire: Wire, step: int, base: ChosenKeys) -> None:
@@ -75,8 +79,8 @@ class OtSender:
         self._columns = _Columns(base.keys)
         self._chosen = np.where(base.choices, ~np.uint64(0), np.uint64(0))[:, None]
         self._offset = np.packbits(base.choices, bitorder="little").view(np.uint64)
-        self._hash, self._expand = _TweakedHash(base.session), _Expansion(base.session)
-        self._next = 0
+        self._hash, self.expand = _TweakedHash(base.session), _Expansion(base.session)
+        self.transfers = 0
 
     @classmethod
     def begin(cls, wire: Wire, step: int) -> Self:
@@ -123,7 +127,7 @@ class OtSender:
         zero, one = self.random(count)
         shares = np.empty_like(values)
         for part in _parts(len(values)):
-            kept, other = (self._expand(keys, index[part], part.start) for keys in (zero, one))
+            kept, other = (self.expand(keys, index[part], part.start) for keys in (zero, one))
             self._wire.send(self._step, kept - other + values[part])
             shares[part] = -kept
         return shares
@@ -131,12 +135,12 @@ class OtSender:
     def _extend(self, count: int) -> Iterator[tuple[slice, Words, Words]]:
         """Keys by batch; success is confirmed after the last."""
         for part in _parts(count):
-            first, size = self._next, part.stop - part.start
-            self._next += size
+            first, size = self.transfers, part.stop - part.start
+            self.transfers += size
             q = self._matrix(first, size)
             rows = _transposed(q, size)
             yield part, self._hash(rows, first), self._hash(rows ^ self._offset, first)
-        self._wire.send(self._step, _numbers(self._next))
+        self._wire.send(self._step, _numbers(self.transfers))
 
     def _matrix(self, first: int, count: int) -> Words:
         """Columns q_j of a batch that passed its check."""
@@ -167,13 +171,17 @@ class OtReceiver:
         wire: The connection to the sender.
         step: The number of the frames on it.
         base: The result of base transfers, which serve one session.
+
+    Attributes:
+        transfers: How many were made so far.
+        expand: Ring elements from keys of `random`, the same at both ends.
     """
 
     def __init__(self, wire: Wire, step: int, base: KeyPairs) -> None:
         self._wire, self._step, self._session = wire, step, base.session
         self._zero, self._one = _Columns(base.zero), _Columns(base.one)
-        self._hash, self._expand = _TweakedHash(base.session), _Expansion(base.session)
-        self._next = 0
+        self._hash, self.expand = _TweakedHash(base.session), _Expansion(base.session)
+        self.transfers = 0
 
     @classmethod
     def begin(cls, wire: Wire, step: int) -> Self:
@@ -219,20 +227,20 @@ class OtReceiver:
         shares = np.empty(len(index), np.uint64)
         for part in _parts(len(index)):
             correction = self._wire.receive(self._step, 8 * (part.stop - part.start)).view(np.uint64)
-            shares[part] = self._expand(keys, index[part], part.start) + correction * choices[index[part]]
+            shares[part] = self.expand(keys, index[part], part.start) + correction * choices[index[part]]
         return shares
 
     def _extend(self, choices: Bits) -> Iterator[tuple[slice, Words]]:
         """Chosen keys by batch, not to be used before the sender has confirmed all."""
         for part in _parts(len(choices)):
-            first, size = self._next, part.stop - part.start
-            self._next += size
+            first, size = self.transfers, part.stop - part.start
+            self.transfers += size
             t = self._matrix(first, choices[part])
             yield part, self._hash(_transposed(t, size), first)
         accepted = int(self._wire.receive(self._step, DONE_BYTES).view(np.uint64)[0])
-        if accepted != self._next:
+        if accepted != self.transfers:
             raise EngineError(
-                f"the sender has counted {accepted} oblivious transfers, not {self._next}: start both parties again"
+                f"the sender has counted {accepted} oblivious transfers, not {self.transfers}: start both parties again"
             )
 
     def _matrix(self, first: int, choices: Bits) -> Words:
@@ -290,7 +298,10 @@ class _TweakedHash:
 
 
 class _Expansion:
-    """Ring elements from keys: pi(x) ^ x for x = key ^ position, a position for each element."""
+    """Ring elements from keys: pi(x) ^ x for x = key ^ position, a position for each element.
+
+    `index` has the transfer of each element; positions follow one another, and no key sees one twice.
+    """
 
     def __init__(self, session: bytes) -> None:
         self._permute = _Permutation(session, "values")
