@@ -205,7 +205,7 @@ def list_runs(runner: "Runner", only: tuple[str, ...], as_json: bool) -> None:
 def try_all(runner: "Runner", only: tuple[str, ...], as_json: bool) -> None:
     """Train one batch of every run and print the outcome."""
     from deepshare.study.compare.run import dry_run
-    from deepshare.study.compare.schedule import kinds
+    from deepshare.study.compare.runner import kinds
 
     found: list[dict[str, Any]] = []
     for job in kinds(runner.study):

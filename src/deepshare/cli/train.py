@@ -152,8 +152,7 @@ def with_data(
 ) -> dict[str, object]:
     """Set the data set of a recipe, and its number of classes unless that is given."""
     from deepshare.data import load
-    from deepshare.training.recipe.files import load_recipe
-    from deepshare.training.recipe.keys import current
+    from deepshare.training.recipe.files import current, load_recipe
 
     if os.sep in data and not data.startswith("folder:") and not Path(data).is_dir():
         raise DataError(f"there is no folder {data}: give one with a folder of pictures for each class, or a data set")

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepshare import zoo
 from deepshare.data.batches import seed_of
 from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError, reason
 from deepshare.methods.base import Method, MethodContext
@@ -22,6 +21,7 @@ from deepshare.training.recipe.schema import Budget, Model
 from deepshare.training.run.checkpoint import Kind, fill, plan_checksum, read_weights
 from deepshare.training.run.folder import RunFolder
 from deepshare.training.shared_models import unshared
+from deepshare.zoo.names import build as build_network
 
 
 def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
@@ -45,7 +45,7 @@ def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None 
 
 def build(wanted: Model) -> nn.Module:
     """Build a network as a recipe describes it, with random weights."""
-    model = zoo.build(wanted.name, num_classes=wanted.num_classes, **wanted.arguments)
+    model = build_network(wanted.name, num_classes=wanted.num_classes, **wanted.arguments)
     return relu6_to_relu(model) if wanted.relu6_to_relu else model
 
 

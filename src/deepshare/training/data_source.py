@@ -12,10 +12,12 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from deepshare import data as sets
 from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment, Source, Transform, UserLoader, batches
 from deepshare.data.batches import generator
+from deepshare.data.catalog import load as load_set
+from deepshare.data.images import Splits, cut
 from deepshare.data.pictures import height_and_width
+from deepshare.data.user import from_dataset
 from deepshare.errors import DataError
 from deepshare.training.evaluate import NO_LABEL, ImageView, Metrics, make_view, measure
 from deepshare.training.recipe.files import Recipe
@@ -143,7 +145,7 @@ def make_data_source(
     wanted = recipe.data
     seed = recipe.seed if wanted.seed is None else wanted.seed
     if given is None or isinstance(given, str):
-        given = sets.load(
+        given = load_set(
             given or wanted.name,
             data_dir,
             validation=wanted.validation,
@@ -152,7 +154,7 @@ def make_data_source(
             subset=wanted.subset,
             image_size=wanted.image_size,
         )
-    if isinstance(given, sets.Splits):
+    if isinstance(given, Splits):
         given = (given.train, given.validation, given.test)
     elif not isinstance(given, Sequence):
         given = _split(given, wanted.validation, seed)
@@ -179,12 +181,12 @@ def transforms(source: Source, wanted: Data) -> tuple[Transform | None, Transfor
 
 
 def _source(part: Any, classes: int) -> Source:
-    return sets.from_dataset(part, classes) if isinstance(part, Dataset | DataLoader) else part
+    return from_dataset(part, classes) if isinstance(part, Dataset | DataLoader) else part
 
 
 def _split(data: Any, validation: int | float, seed: int) -> tuple[Any, Any]:
     if isinstance(data, ImageSet):
-        return sets.images.cut(data, validation, seed)
+        return cut(data, validation, seed)
     if not isinstance(data, Dataset):
         raise DataError("a DataLoader cannot be split: give two, for training and validation")
     total = len(data)  # type: ignore[arg-type]

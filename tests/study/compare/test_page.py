@@ -3,9 +3,11 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
+from matplotlib.container import ErrorbarContainer
+
 from deepshare.study.compare.outcome import RunOutcome
-from deepshare.study.compare.page import as_markdown, as_text, notes, progress, save
-from deepshare.study.compare.schedule import jobs
+from deepshare.study.compare.page import as_markdown, as_text, draw, notes, progress, save, styles_of
+from deepshare.study.compare.runner import jobs
 from deepshare.study.compare.study_file import TEACHER, Job, Study
 from deepshare.study.compare.tables import rows
 from tests.study.compare.made_outcomes import finished
@@ -76,3 +78,15 @@ def test_a_page_without_results(small: Study, tmp_path: Path) -> None:
     save(small, {}, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["README.md"]
     assert "0 of 65 runs are finished" in (tmp_path / "README.md").read_text()
+
+
+def test_no_two_methods_of_a_plot_have_the_same_colour(small: Study) -> None:
+    drawn = styles_of(small)
+    assert len({colour for colour, _ in drawn.values()}) == len(drawn) > 10
+
+
+def test_bars_reach_from_the_least_seed_to_the_greatest(small: Study, known: dict[Job, RunOutcome]) -> None:
+    ours = draw(small, "subset", [row for row in rows(small, known, "subset") if row.runs]).axes[0]
+    bars = next(drawn for drawn in ours.containers if drawn.get_label() == "DeepShare")
+    assert isinstance(bars, ErrorbarContainer)
+    assert [[point[1] for point in bar] for bar in bars.lines[2][0].get_segments()] == [[50.0, 52.0], [55.0, 55.0]]

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import CheckpointError, DataError
+from deepshare.study.compare.outcome import RunOutcome
 from deepshare.study.compare.run import Workspace
-from deepshare.study.compare.runner import Limits, Runner
-from deepshare.study.compare.study_file import Job, load_study
+from deepshare.study.compare.runner import Limits, Runner, jobs, select, undecided
+from deepshare.study.compare.study_file import TEACHER, Job, Selection, Study, load_study
 from deepshare.training.reporter import Reporter
 from tests.study.compare.digits import figures, run, runner_in
+from tests.study.compare.made_outcomes import finished, refused
 
 
 def test_the_whole_study(whole: Runner) -> None:
@@ -206,3 +208,32 @@ def test_runs_that_others_are_at_are_left_to_them(
     assert {known: state for known, state, _ in runner.states()}[job] == "open"
     assert run(runner, "snl") == ["few-snl-96-seed0"]
     assert runner.work_on(job, Reporter()) is None  # it has its result
+
+
+def outcomes(study: Study, scores: dict[str, float], budget: int = 192) -> dict[Job, RunOutcome]:
+    found = {Job(method, "few", budget): score for method, score in scores.items()}
+    return {job: finished(study, job, score) for job, score in found.items()}
+
+
+def test_the_teacher_comes_first_and_choices_come_when_they_can_be_made(digits: Study) -> None:
+    every = jobs(digits, {})
+    assert every[0] == Job(TEACHER, "few")
+    assert [job.name for job in every[1:4]] == ["few-relu-seed0", "few-deepshare-96-seed0", "few-snl-96-seed0"]
+    assert [part.about for part in undecided(digits, {})] == ["another seed for the two closest"]
+    decided = outcomes(digits, {"deepshare": 60.0, "snl": 50.0})
+    assert undecided(digits, decided) == []
+    assert jobs(digits, decided)[len(every) :] == [Job("deepshare", "few", 192, 1), Job("snl", "few", 192, 1)]
+
+
+def test_a_method_without_a_result_is_not_chosen(digits: Study) -> None:
+    job = Job("snl", "few", 192)
+    known = {**outcomes(digits, {"deepshare": 60.0}), job: refused(digits, job, "it cannot")}
+    assert undecided(digits, known) == []
+    assert len(jobs(digits, known)) == len(jobs(digits, {}))
+
+
+def test_leaders_and_neighbours() -> None:
+    ranked = {"a": 60.0, "b": 59.0, "c": 50.0, "d": 49.5}
+    assert select(Selection(by="leaders", count=2, data="few"), ranked) == {"a", "b"}
+    assert select(Selection(by="closest", count=1, data="few"), ranked) == {"c", "d"}
+    assert select(Selection(by="closest", count=2, data="few"), ranked) == {"a", "b", "c", "d"}

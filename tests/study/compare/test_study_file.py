@@ -8,7 +8,7 @@ import pytest
 from deepshare.errors import RecipeError
 from deepshare.methods.snl import SNLSettings
 from deepshare.study.compare.page import as_markdown
-from deepshare.study.compare.schedule import jobs, kinds
+from deepshare.study.compare.runner import jobs, kinds
 from deepshare.study.compare.study_file import (
     TEACHER,
     Job,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, create_model, model_validator
 
-from deepshare import methods
+from deepshare.methods import base as methods
 from deepshare.methods.base import Gates, Method, Rate, Settings, Weight
 from deepshare.methods.base import Positive as Positive
 from deepshare.methods.base import Section as Section

@@ -14,8 +14,7 @@ from deepshare.sharing.sites import find_sites
 from deepshare.study.compare.outcome import RunOutcome
 from deepshare.study.compare.page import as_markdown
 from deepshare.study.compare.run import Workspace
-from deepshare.study.compare.runner import Limits, Runner
-from deepshare.study.compare.schedule import jobs
+from deepshare.study.compare.runner import Limits, Runner, jobs
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Job, Study, load_study, own_epochs, recipe_of
 from deepshare.training.api import teach
 from deepshare.training.build import load, make_plan, plain_network

@@ -7,7 +7,7 @@ import pytest
 from deepshare.errors import BudgetError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import find_sites
-from deepshare.study.compare.schedule import kinds
+from deepshare.study.compare.runner import kinds
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study, recipe_of
 from deepshare.study.published import paper
 from deepshare.training.build import make_method, plain_network
