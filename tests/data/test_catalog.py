@@ -36,6 +36,13 @@ def test_a_subset_is_balanced_and_leaves_validation_alone() -> None:
         load("digits", subset=2000)
 
 
+@pytest.mark.parametrize(("name", "size"), [("digits", 16), ("tiny-imagenet", (64, 32))])
+def test_a_size_that_images_do_not_have_is_refused(name: str, size: int | tuple[int, int]) -> None:
+    with pytest.raises(DataError, match=rf"{name} has images of \d+x\d+, not of .*: set data\.image_size back"):
+        load(name, image_size=size)
+    assert len(load("digits", image_size=8).test) == 300
+
+
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(DataError, match="there is no data set or folder 'cifar-100', did you mean 'cifar100'"):
         load("cifar-100")

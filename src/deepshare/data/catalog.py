@@ -12,6 +12,7 @@ from deepshare.data.segmentation import load_ade20k, load_camvid
 from deepshare.data.tiny_imagenet import load_tiny_imagenet
 from deepshare.errors import DataError
 
+FIXED = {"digits": 8, "tiny-imagenet": 64}  # height and width of images that are never resized
 NAMES = ("digits", "cifar10", "cifar100", "tiny-imagenet", "ade20k", "camvid", "folder:PATH")
 
 
@@ -42,9 +43,15 @@ def load(
         seed: Seed of the validation split and of the subset.
         download: Download the data set if it is missing.
         subset: Keep only this many training images, with the classes in proportion.
-        image_size: Size to which CIFAR images are resized, and images of `folder:` resized and cropped. Other data
-            sets do not accept it.
+        image_size: Size to which CIFAR images are resized, and images of `folder:` resized and cropped. Scenes keep
+            their size here; that of digits and of Tiny-ImageNet cannot be changed.
+
+    Raises:
+        DataError: The data set is unknown, missing or damaged, or its images have another size.
     """
+    if name in FIXED and image_size is not None and height_and_width(image_size) != (FIXED[name],) * 2:
+        given = "x".join(map(str, height_and_width(image_size)))
+        raise DataError(f"{name} has images of {FIXED[name]}x{FIXED[name]}, not of {given}: set data.image_size back")
     folder = Path(data_dir).expanduser() if data_dir else default_data_dir()
     train, held, test = _parts(name, folder, download, image_size)
     if test is None:
