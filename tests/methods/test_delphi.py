@@ -16,6 +16,7 @@ def test_delphi_keeps_the_last_layers_that_fit() -> None:
     assert kept == {"layer3.1.act2", *(f"layer4.{block}.act{act}" for block in (0, 1) for act in (1, 2))}
     with pytest.raises(BudgetError, match="give at least 8,192"):
         keep_last(sites_of("resnet18"), 6000)
+    assert keep_last(sites_of("resnet18"), 0) == set()
 
 
 def test_delphi_blends_step_by_step_and_ends_with_the_quadratic() -> None:

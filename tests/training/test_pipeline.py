@@ -9,6 +9,7 @@ import torch
 from deepshare import methods
 from deepshare.errors import BudgetError, RecipeError, UnsupportedModelError
 from deepshare.private.api import infer
+from deepshare.private.cost import predict
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.onnx import export_onnx
 from deepshare.training.api import fit
@@ -71,6 +72,7 @@ def recipe(name: str, **overrides: object) -> Recipe:
         ("spatial", {"budget.allocate": "counts.json"}, "no use for budget.allocate"),
         ("deepreduce", {"method.replicates": False}, "no use for method.replicates"),
         ("snl", {"autorep.scale": 1.0}, "no use for [autorep]"),
+        ("snl", {"budget.gates": 0}, 'it is for autorep, delphi, and method "snl" has none'),
     ],
 )
 def test_what_does_not_go_together_is_refused(name: str, overrides: dict[str, object], message: str) -> None:
@@ -149,6 +151,20 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(finished: tuple[s
     fit(recipe=recipe(name), out=tmp_path / "run", resume=True)
     for file in ("model.safetensors", "best.safetensors"):
         assert (tmp_path / "run" / file).read_bytes() == (whole / file).read_bytes()
+
+
+@pytest.mark.parametrize("name", methods.names(lambda method: method.without_gates))
+def test_a_budget_of_0_leaves_polynomials_alone(name: str, tmp_path: Path) -> None:
+    fit(recipe=recipe(name, budget__gates=0), out=tmp_path / "run")
+    network, images = load(tmp_path / "run"), torch.randn(2, *SIZE)
+    assert count_gates(network, SIZE) == json.loads((tmp_path / "run" / "result.json").read_text())["gates"] == 0
+    assert not any(isinstance(module, torch.nn.ReLU) for module in network.modules())
+    export_onnx(network, tmp_path / "network.onnx", SIZE)
+    assert predict(network, SIZE, "crypten").online.comparisons == 0
+    if name == "autorep":  # DELPHI's squares leave the range of fixed point, hardly trained as they are here
+        result = infer(network, images, "gateshare")
+        assert result.cost.online.comparisons == 0
+        assert torch.allclose(result.logits.float(), network(images), atol=2**-5)
 
 
 @pytest.mark.parametrize("finished", ["deepreduce"], indirect=True)

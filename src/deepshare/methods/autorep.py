@@ -187,6 +187,7 @@ class AutoReP(Method):
 
     phases: ClassVar = ("search", "finetune")
     section: ClassVar = AutoRePSettings
+    without_gates: ClassVar = True
 
     @classmethod
     def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:

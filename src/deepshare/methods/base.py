@@ -25,7 +25,8 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _SHARE = re.compile(r"\d+(\.\d+)?%")
 
 
-def _gates(value: int | str) -> int | str:
+def check_gates(value: int | str) -> int | str:
+    """Check a number of gates or a share of the ReLUs."""
     if isinstance(value, str) and not (_SHARE.fullmatch(value) and 0 < float(value[:-1]) <= 100):
         raise ValueError('expected a number of gates (6000) or a share of the ReLUs ("1.25%")')
     if isinstance(value, int) and value <= 0:
@@ -33,7 +34,7 @@ def _gates(value: int | str) -> int | str:
     return value
 
 
-Gates = Annotated[int | str, AfterValidator(_gates)]
+Gates = Annotated[int | str, AfterValidator(check_gates)]
 
 
 class Section(BaseModel):
@@ -126,6 +127,7 @@ class Method:
         always: Whether a recipe that leaves the section out has its defaults: something else reads them, too.
         divides_budget: Whether sites have budgets of their own, as `budget.allocate` says.
         replicates: Whether channels take over the gates of others.
+        without_gates: Whether a budget of 0 is possible: polynomials take the place of every ReLU.
         compares_with_start: Whether it is compared, site by site, with the network that it starts from, its teacher.
     """
 
@@ -137,6 +139,7 @@ class Method:
     always: ClassVar[bool] = False
     divides_budget: ClassVar[bool] = False
     compares_with_start: ClassVar[bool] = False
+    without_gates: ClassVar[bool] = False
     replicates: bool = False
 
     @classmethod

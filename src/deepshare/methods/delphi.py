@@ -49,6 +49,7 @@ class Delphi(Method):
     gates: int
 
     phases: ClassVar = ("search", "finetune")
+    without_gates: ClassVar = True
 
     @classmethod
     def from_recipe(cls, recipe: RecipeView, context: MethodContext) -> Self:
@@ -81,12 +82,14 @@ class Delphi(Method):
 
 
 def keep_last(sites: Sequence[Site], gates: int) -> set[str]:
-    """Return the names of the last sites that fit a budget, tried one by one from the end.
+    """Return the names of the last sites that fit a budget, tried one by one from the end; none for a budget of 0.
 
     Raises:
         BudgetError: Even the smallest site is too large.
     """
     kept: set[str] = set()
+    if not gates:
+        return kept
     for site in reversed(sites):
         if site.neurons <= gates:
             kept.add(site.name)

@@ -135,7 +135,7 @@ def make_method(
         BudgetError: The network has fewer ReLUs than the budget.
     """
     gates = plan.gates if plan else 0
-    if recipe.budget and not plan:
+    if recipe.budget and recipe.budget.gates != 0 and not plan:
         gates = budget.parse(recipe.budget.gates, find_sites(base, input_size).neurons)
     context = MethodContext(
         input_size=input_size,

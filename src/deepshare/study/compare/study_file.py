@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -114,7 +114,7 @@ class Pass(Section):
     about: str
     data: str
     methods: tuple[str, ...] = Field(strict=False)
-    budgets: tuple[Positive, ...] = Field(strict=False)
+    budgets: tuple[Annotated[int, Field(ge=0)], ...] = Field(strict=False)
     seeds: tuple[int, ...] = Field((0,), strict=False)
     choose: Selection | None = None
 

@@ -223,9 +223,13 @@ def published_table(study: Study) -> paper.PublishedTable | None:
 
 
 def published_lines(published: paper.PublishedTable) -> list[tuple[str, ...]]:
-    """All rows of a table of the paper, fewest gates first, including architecture searches, which are not run here."""
+    """All rows of a table of the paper, fewest gates first, including architecture searches, which are not run here.
+
+    Rows that were published elsewhere are marked as such.
+    """
     lines: list[tuple[str, ...]] = []
-    for row in sorted(published.rows, key=lambda row: (row.gates, -row.score)):
+    every = (*published.rows, *paper.load().later_than(published))
+    for row in sorted(every, key=lambda row: (row.gates, -row.score)):
         share, each = row.gates / published.baseline.gates, 1000 * row.score / row.gates
         lines.append((row.title, f"{row.gates:,}", f"{share:.2%}", f"{row.score:.2f}", f"{each:.2f}"))
     return lines

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, create_model, model_validator
 
 from deepshare.methods import base as methods
-from deepshare.methods.base import Gates, Method, Rate, Settings, Weight
+from deepshare.methods.base import Method, Rate, Settings, Weight, check_gates
 from deepshare.methods.base import Positive as Positive
 from deepshare.methods.base import Section as Section
 
@@ -107,10 +107,14 @@ def _allocate(value: str) -> str:
     return value
 
 
+def _budget_gates(value: int | str) -> int | str:
+    return 0 if value == 0 else check_gates(value)
+
+
 class Budget(Section):
     """The number of gates, and their spread over the network."""
 
-    gates: Gates
+    gates: Annotated[int | str, AfterValidator(_budget_gates)]  # 0 where polynomials take the place of every ReLU
     allocate: Annotated[str, AfterValidator(_allocate)] = "senet"
     layer_sharing: bool = True
     max_group: Positive | None = None
@@ -350,6 +354,9 @@ class Recipe(_Phases, MethodSections, _Head):
             return None if self.plain else f'method "{name}" needs [plain]'
         if self.budget is None:
             return f'method "{name}" needs [budget]'
+        if self.budget.gates == 0 and not kind.without_gates:
+            possible = ", ".join(methods.names(lambda method: method.without_gates))
+            return f'budget.gates = 0 leaves polynomials alone: it is for {possible}, and method "{name}" has none'
         if not self.shares_gates:
             return self._gated_problem() or kind.problem(self)
         return kind.problem(self) if shared else f"at least one of {_listed(kind.phases)} is needed"
