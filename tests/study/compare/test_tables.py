@@ -62,7 +62,12 @@ def test_published_rows_are_marked_as_such(small: Study, known: dict[Job, RunOut
     assert last.lines[-1] == ("Baseline", "491,520", "100.00%", "78.23", "0.16")
     own = {line[0].partition(" (own network)")[0] for line in last.lines if "own network" in line[0]}
     assert own == {"CryptoNAS", "Sphynx", "Seesaw", "HybReNet"}
-    assert len(last.lines) == 19
+    later = [line for line in last.lines if "not in the paper" in line[0]]
+    assert [line[:4] for line in later] == [
+        ("ReLUPruner (not in the paper: AAAI 2026)", "12,900", "2.62%", "68.28"),
+        ("ReLUPruner (not in the paper: AAAI 2026)", "50,000", "10.17%", "77.90"),
+    ]
+    assert len(last.lines) == 19 + len(later)
 
 
 def test_variants_stand_beside_the_mean_of_deepshare_at_the_same_budget(

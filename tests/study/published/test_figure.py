@@ -43,7 +43,8 @@ def test_every_row_of_the_tables_is_a_point() -> None:
     assert len(figure.axes) == len(paper.load().results) == 4
     for axes, results in zip(figure.axes, paper.load().results, strict=True):
         drawn = {(int(x), y) for line in axes.lines[1:] for x, y in np.asarray(line.get_xydata())}
-        assert {(row.gates, row.score) for row in results.rows if row.method != paper.BASELINE} == drawn
+        rows = [row for row in results.rows if row.method != paper.BASELINE]
+        assert {(row.gates, row.score) for row in (*rows, *paper.load().later_than(results))} == drawn
         assert axes.lines[0].get_ydata()[0] == results.baseline.score  # type: ignore[index]
         left, right = axes.get_xlim()
         assert all(left < gates < right for gates, _ in drawn)
@@ -59,6 +60,14 @@ def test_a_run_stands_beside_the_table_of_its_network_alone(records: Path) -> No
     assert "run with this code: cifar100-resnet18-6k" in as_table(found)
 
 
+def test_what_the_paper_does_not_have_is_marked() -> None:
+    lines = [line for line in as_table(panels()).splitlines() if "ReLUPruner" in line or "PILLAR" in line]
+    assert all("published: " in line for line in lines)
+    figures = {(row.method, row.gates, row.score) for row in paper.load().later}
+    assert {("ReLUPruner", 50_000, 77.9), ("ReLUPruner", 12_900, 68.28), ("ReLUPruner", 30_000, 56.13)} < figures
+    assert len(lines) == len(figures) == 4
+
+
 def test_some_of_the_tables() -> None:
     figure = draw(panels()[2:3])
     drawn, empty = figure.axes
@@ -70,7 +79,7 @@ def test_some_of_the_tables() -> None:
 def test_the_files(tmp_path: Path, records: Path) -> None:
     save(panels(records), tmp_path, "deepshare study published")
     rows = json.loads((tmp_path / "published.json").read_text())["rows"]
-    assert len(rows) == sum(len(results.rows) for results in paper.load().results) + 1
+    assert len(rows) == sum(len(results.rows) for results in paper.load().results) + 1 + len(paper.load().later)
     last = {"network": "ResNet-18", "data": "CIFAR-100", "method": f"{RUN_HERE}: cifar100-resnet18-6k"}
     assert {**last, "gates": 6000, "score": 75.25, "from": "2026-01-01"} in rows
     before = (tmp_path / "published.svg").read_bytes()

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from deepshare.study import drawing
-from deepshare.study.drawing import DARK
+from deepshare.study.drawing import DARK, TICKS
 from deepshare.study.published import paper
 from deepshare.study.published.pareto import Styles, draw_methods, dress, round_ticks, styles
 from deepshare.text import table
@@ -57,6 +57,11 @@ def draw(found: Sequence[PublishedPanel]) -> Figure:
     for axes, panel in zip(grid, found, strict=False):
         published = panel.published
         draw_methods(axes, published, style)
+        for row in paper.load().later_than(published):
+            axes.plot(row.gates, row.score, color=TICKS, marker="s", markersize=6, fillstyle="none", linestyle="")
+            axes.annotate(
+                row.method, (row.gates, row.score), (5, -9), textcoords="offset points", fontsize=7, color=TICKS
+            )
         for run in panel.ours:
             axes.plot(run.gates, run.test, color=DARK, marker="D", markersize=9, fillstyle="none", linestyle="")
         ticks = round_ticks([*published.counts, *(run.gates for run in panel.ours)])
@@ -71,14 +76,15 @@ def draw(found: Sequence[PublishedPanel]) -> Figure:
 
 def as_table(found: Sequence[PublishedPanel]) -> str:
     """Format all rows of the tables, and the runs, as text."""
-    cells = [cell for panel in found for cell in _lines(panel)]
+    values = (*_all_values(found), *_later())
+    cells = [(*names, f"{gates:,}", f"{score:.2f}", source) for *names, gates, score, source in values]
     return table(("network", "data", "method", "gates", "%", "from"), cells, "<<<>><")
 
 
 def save(found: Sequence[PublishedPanel], folder: Path, command: str) -> None:
     """Write published.json, published.svg and published.png into an existing folder."""
     header = ("network", "data", "method", "gates", "score", "from")
-    rows = [dict(zip(header, line, strict=True)) for panel in found for line in _values(panel)]
+    rows = [dict(zip(header, line, strict=True)) for line in (*_all_values(found), *_later())]
     drawing.save("published", {"rows": rows}, lambda: draw(found), folder, command)
 
 
@@ -92,8 +98,16 @@ def _values(panel: PublishedPanel) -> list[tuple[Any, ...]]:
     return [*rows, *((*names, f"{RUN_HERE}: {run.recipe}", run.gates, run.test, run.date) for run in panel.ours)]
 
 
-def _lines(panel: PublishedPanel) -> list[tuple[str, ...]]:
-    return [(*names, f"{gates:,}", f"{score:.2f}", source) for *names, gates, score, source in _values(panel)]
+def _all_values(found: Sequence[PublishedPanel]) -> list[tuple[Any, ...]]:
+    return [line for panel in found for line in _values(panel)]
+
+
+def _later() -> list[tuple[Any, ...]]:
+    """Rows that are not the paper's, after all of its own."""
+    return [
+        (row.network_title, row.data_title, row.method, row.gates, row.score, f"published: {row.source}")
+        for row in paper.load().later
+    ]
 
 
 def _marks(found: Sequence[PublishedPanel], style: Styles) -> list[Line2D]:

@@ -78,6 +78,31 @@ class PublishedTable(PaperModel):
         return tuple(sorted((row for row in self.rows if row.method == method), key=lambda row: row.gates_k))
 
 
+class LaterRow(PublishedRow):
+    """One method at one gate count, published elsewhere than in the paper.
+
+    Attributes:
+        network: Name of the network in recipes.
+        network_title: Printed title of the network.
+        data: Name of the data set in recipes.
+        data_title: Printed title of the data set.
+        source: Where it was published.
+        note: Remark on the figure.
+    """
+
+    network: str
+    network_title: str
+    data: str
+    data_title: str
+    source: str
+    note: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Name of the method, marked as published elsewhere."""
+        return f"{self.method} (not in the paper: {self.source})"
+
+
 class Ablation(PaperModel):
     """Score of the method with one component removed."""
 
@@ -118,6 +143,11 @@ class PaperTables(PaperModel):
     results: tuple[PublishedTable, ...]
     ablations: Ablations
     latency: Latency
+    later: tuple[LaterRow, ...] = ()
+
+    def later_than(self, table: PublishedTable) -> tuple[LaterRow, ...]:
+        """Rows published elsewhere for the network and data set of a table."""
+        return tuple(row for row in self.later if (row.network, row.data) == table.setup)
 
     def find(self, network: str, data: str) -> PublishedTable | None:
         """Table of a network and data set, by their names in recipes; None if the paper has none."""
