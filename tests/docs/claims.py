@@ -4,10 +4,11 @@ A claim is the start of a sentence and its figures in their order, recomputed fr
 only name a setting are written as they are.
 """
 
+import math
 from collections.abc import Callable
 
 from deepshare.training.catalog import Finished
-from tests.docs.records import content, packaged, percent, run, small, told
+from tests.docs.records import content, last_line, packaged, percent, run, small, told
 
 Claims = dict[str, list[str]]
 
@@ -77,6 +78,7 @@ def results() -> Claims:
     shared, digits = packaged("digits"), packaged("digits-plain")
     medians = [site["dimension"]["median"] for site in content("dimension/dimension.json")["sites"]]
     linear = [entry["linear_share"]["replicates"] for entry in content("affine/affine.json")["runs"]]
+    same = content("cifar100-small/fidelity.json")
     return {
         "**Methods side by side.**": ["16", "20,000"],
         "- With 5% of the gates": [
@@ -86,7 +88,7 @@ def results() -> Claims:
         "The study [`] gives": ["60"],
         "| [Private time]": told("6,000", "0.083", "1.1", "0.290", "1.18", "14", "51"),
         "| [Private bytes]": told("5.2", "21", "44", "128"),
-        "| [Private and plain]": told("996", "1,000"),
+        "| [Private and plain]": [str(same["same_class"]), f"{same['images']:,}"],
         "| [Any model in]": told("115", "117"),
         "| [CIFAR-100]": [
             *(f"{plain.test:.2f}", f"{plain.gates:,}", epochs(plain)),
@@ -106,6 +108,65 @@ def results() -> Claims:
             *(f"{shared.test:.2f}", "300", f"{shared.gates:,}", epochs(shared)),
             *(f"{digits.test:.2f}", f"{digits.gates:,}", epochs(digits)),
         ],
+    }
+
+
+def cifar() -> Claims:
+    """results/cifar100-small/README.md."""
+    names = ("plain", "gates-10", "gates-1.25", "start-uniform", "start-identity")
+    plain, tenth, least, uniform, identity = (run(f"{CIFAR}/{name}") for name in names)
+    teacher, s, same = last_line(f"{CIFAR}/teacher"), small(), content(f"{CIFAR}/fidelity.json")
+    return {
+        "Recipe `: 122,880": [
+            *(f"{plain.gates:,}", "0", "45,000", "5,000", epochs(least), *map(str, least.epochs.values())),
+            str(teacher["epoch"]),
+        ],
+        "| `, all ReLUs": [epochs(plain), f"{plain.gates:,}", *scores(plain)],
+        "| ` | 12,288": [f"{tenth.gates:,}", s.share(tenth.gates), *scores(tenth)],
+        "| `, with its weights": [f"{least.gates:,}", s.share(least.gates), *scores(least)],
+        "| their teacher": [str(teacher["epoch"]), percent(teacher["val_accuracy"])],
+        "**Start values": ["10,000", f"{uniform.gates:,}"],
+        "| ` | 23.52%": scores(uniform)[::-1],
+        "| ` | 23.86%": scores(identity)[::-1],
+        "A third of a point": ["5,000", f"{math.sqrt(uniform.validation * (100 - uniform.validation) / 5000):.1f}"],
+        "On twice as many images": [
+            *("20,000", "1,536", *s.three("deepshare", 1536), s.one("deepshare-identity", 1536)),
+        ],
+        "On the checkerboard identity": ["54", "64", xor_solved("deepshare")],
+        "**Private and plain.**": [
+            *(f"{same['images']:,}", f"{same['median']:.4f}", str(same["same_class"])),
+            str(same["same_class_before_noise"]),
+        ],
+        "Rounding flips": [str(same["flipped"]), f"{same['gates']:,}", str(same["far_off"]), "0.1"],
+    }
+
+
+def camvid() -> Claims:
+    """results/camvid-small/README.md."""
+    plain, tenth, least = (run(f"{CAMVID}/{name}") for name in ("plain", "gates-10", "gates-3"))
+    same = content(f"{CAMVID}/fidelity.json")
+    right = [
+        percent(content(f"{CAMVID}/{name}/result.json")["test"]["last"]["accuracy"], 1)
+        for name in ("plain", "gates-10", "gates-3")
+    ]
+    return {
+        "Recipes `": ["64", "367", epochs(plain), *map(str, least.epochs.values()), "4", "0"],
+        "CamVid's own": ["101", "233"],
+        "| `, all ReLUs": [f"{plain.gates:,}", f"{plain.test:.2f}", right[0], f"{plain.validation:.2f}"],
+        "| ` | 668,940": [f"{tenth.gates:,}", "10", f"{tenth.test:.2f}", right[1], f"{tenth.validation:.2f}"],
+        "| `, with its weights": [f"{least.gates:,}", "3", f"{least.test:.2f}", right[2], f"{least.validation:.2f}"],
+        "With 3% of its gates": ["3", f"{plain.test - least.test:.1f}", f"{34.08 - 33.22:.1f}", "34.08", "33.22"],
+        "On the validation frames": [f"{plain.validation - least.validation:.0f}"],
+        "One seed and": [epochs(plain)],
+        "Frames are CamVid's": ["4.0"],
+        "**Private and plain.**": [
+            *(str(same["images"]), percent(same["same_class"] / same["classified"], 1), f"{same['classified']:,}"),
+            percent(same["same_class_before_noise"] / same["classified"], 1),
+        ],
+        "The median error": [
+            *(f"{same['median']:.3f}", percent(same["flipped"] / same["gates"], 1), f"{same['gates']:,}"),
+        ],
+        "Rounding flips": ["39"],
     }
 
 
@@ -168,9 +229,16 @@ def epochs(run: Finished) -> str:
     return str(sum(run.epochs.values()))
 
 
+def scores(run: Finished) -> list[str]:
+    """Test and validation accuracy."""
+    return [f"{run.test:.2f}", f"{run.validation:.2f}"]
+
+
 PAGES: dict[tuple[str, str | None], Callable[[], Claims]] = {
     ("docs/comparators.md", "Found"): found,
     ("README.md", "Results"): results,
+    (f"results/{CIFAR}/README.md", None): cifar,
+    (f"results/{CAMVID}/README.md", None): camvid,
     ("results/affine/README.md", None): affine,
     ("results/dimension/README.md", None): dimension,
 }
