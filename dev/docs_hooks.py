@@ -10,7 +10,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from deepshare.text import byte_size
 from deepshare.training.catalog import list_recipes
+from deepshare.training.run.networks import find, names
 
 ROOT = Path(__file__).parents[1]
 SHOWN = {".md", ".svg", ".png", ".json", ".html"}
@@ -29,7 +31,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Replace every `{{ name }}` by its generated text, and links to the repository by links to pages."""
     markdown = re.sub(r"\]\(\.\./((?:\.\./)*results/)", r"](\1", markdown)
     markdown = markdown.replace("](../examples/tour.ipynb)", "](tour.md)")
-    parts: dict[str, Callable[[], str]] = {"recipes": recipes, "results": results}
+    parts: dict[str, Callable[[], str]] = {"networks": networks, "recipes": recipes, "results": results}
     return re.sub(r"^\{\{ (\w+) \}\}$", lambda found: parts[found[1]](), markdown, flags=re.MULTILINE)
 
 
@@ -43,9 +45,20 @@ def recipes() -> str:
     return "\n".join(lines)
 
 
+def networks() -> str:
+    """Table of the networks by name, with links to their cards, like `deepshare networks`."""
+    lines = ["| network | gates | test | size | how trained |", "|---|---|---|---|---|"]
+    for network in map(find, names()):
+        gates = f"{network.gates:,} of {network.neurons:,}"
+        cells = (gates, network.result, byte_size(network.size), network.trained)
+        lines.append(f"| [{network.name}](results/{network.run}/README.md) | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def results() -> str:
-    """Links to every page in results/."""
-    pages = sorted((ROOT / "results").rglob("README.md"))
+    """Links to every page in results/, cards of networks aside."""
+    cards = {ROOT / "results" / find(name).run / "README.md" for name in names()}
+    pages = sorted(set((ROOT / "results").rglob("README.md")) - cards)
     return "\n".join(f"- [{_title(page)}]({page.relative_to(ROOT).as_posix()})" for page in pages)
 
 

@@ -15,6 +15,7 @@ from deepshare.cli.compare import compare
 from deepshare.cli.evaluate import evaluate
 from deepshare.cli.export import export
 from deepshare.cli.inspect import inspect
+from deepshare.cli.networks import networks
 from deepshare.cli.plan import plan
 from deepshare.cli.private import private
 from deepshare.cli.recipes import recipes
@@ -38,6 +39,7 @@ app.command(export)
 app.command(train)
 app.command(evaluate, name="eval")
 app.command(recipes)
+app.command(networks)
 app.command(private)
 app.command(compare)
 app.command(study)

@@ -5,12 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from deepshare.cli.options import Flag, Json
+from deepshare.cli.options import Flag, Json, RunArgument
 from deepshare.errors import DataError
 
 
 def evaluate(
-    run: Path,
+    run: RunArgument,
     /,
     *,
     data_dir: Path | None = None,
@@ -22,7 +22,6 @@ def evaluate(
     """Evaluate the network of a finished run on the test images of its data set.
 
     Args:
-        run: The run folder.
         data_dir: Folder of data sets.
         best: Use the weights with the best validation score instead of the last.
         evaluation: For segmentation: count pixels at the masks' own size, with logits of the whole image resized, or
@@ -34,7 +33,9 @@ def evaluate(
     from deepshare.training.data_source import make_data_source
     from deepshare.training.recipe.files import changed, load_recipe
     from deepshare.training.run.folder import RunFolder
+    from deepshare.training.run.networks import run_folder
 
+    run = run_folder(run)
     network = load(run, best=best)
     recipe = load_recipe(RunFolder(run).recipe)
     if evaluation:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from deepshare.sharing.plan import Plan
 
-Source = Annotated[str, Parameter(name="MODEL", help="Name of a network, or the folder of a finished run.")]
+Source = Annotated[
+    str, Parameter(name="MODEL", help="Name of a network of the zoo, or the folder or name of a finished run.")
+]
 
 
 def export(
@@ -40,6 +42,9 @@ def export(
         classes: Classes that the network tells apart, if not its usual number.
     """
     check_writable(out)
+    from deepshare.training.run.networks import run_folder
+
+    source = str(run_folder(source))
     is_run = Path(source).is_dir()
     if is_run and (plan or weights or classes or relu6_to_relu):
         raise PlanError(f"the run {source} has its own plan and weights: leave out all options but --out and --json")

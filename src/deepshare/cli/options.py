@@ -26,6 +26,7 @@ InputSize = Annotated[
 Relu6ToRelu = Annotated[
     Flag, Parameter(help="Replace every ReLU6 by a ReLU first, so that its gate can be shared too.")
 ]
+RunArgument = Annotated[Path, Parameter(help="Folder of a finished run, or a name that deepshare networks lists.")]
 Json = Annotated[Flag, Parameter(name="--json", help="Print JSON.")]
 
 

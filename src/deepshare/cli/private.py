@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from deepshare.cli.options import Flag, Json, check_writable
+from deepshare.cli.options import Flag, Json, RunArgument, check_writable
 from deepshare.errors import EngineError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ PoolFolder = Annotated[
 
 @private.command
 def run(
-    run: Path,
+    run: RunArgument,
     /,
     *,
     engine: Engines = "crypten",
@@ -66,16 +66,17 @@ def run(
     """Run all parties on this machine, each in a separate process, and show the classes and the cost.
 
     Args:
-        run: Folder of a finished run.
         samples: Number of test images, if no image files are given.
         data_dir: Folder of data sets.
     """
     from deepshare.private.api import from_run
     from deepshare.private.api import run as run_program
     from deepshare.private.runtime.engine import check_installed, find_engine
+    from deepshare.training.run.networks import run_folder
 
     chosen = find_engine(engine)
     check_installed(chosen)
+    run = run_folder(run)
     program, about = from_run(run, best=best)
     check_out(out, program)
     names, batch = _images(run, about, images, samples, data_dir, fit)
@@ -86,7 +87,7 @@ def run(
 
 @private.command
 def serve(
-    run: Path,
+    run: RunArgument,
     /,
     *,
     engine: Engines = "crypten",
@@ -102,7 +103,6 @@ def serve(
     a semi-honest server; crypten and spu-semi2k are for measuring.
 
     Args:
-        run: Folder of a finished run.
         host: Address to listen on; 0.0.0.0 for all interfaces.
         port: Port to listen on. Engines open further ports: gateshare on the server only, all others on both machines.
     """
@@ -110,6 +110,7 @@ def serve(
     from deepshare.private.remote.server import ModelServer
     from deepshare.private.remote.tls import tls_of
     from deepshare.private.runtime.engine import check_installed, find_engine
+    from deepshare.training.run.networks import run_folder
 
     chosen = find_engine(engine)
     check_installed(chosen)
@@ -119,7 +120,7 @@ def serve(
         if chosen.preprocessing is None:
             raise EngineError(f"--pool is for engine {DEALT} and this is {engine}: add --engine {DEALT}")
         options = chosen.preprocessing.options
-    program, about = from_run(run, best=best)
+    program, about = from_run(run_folder(run), best=best)
     chosen.check(program, options)
     warn(chosen)
     if certificates is None and host not in ("127.0.0.1", "::1", "localhost"):
@@ -180,20 +181,23 @@ def ask(
 
 
 @private.command
-def outline(run: Path, out: Path, /, *, samples: int = 0, data_dir: Path | None = None, best: Best = False) -> None:
+def outline(
+    run: RunArgument, out: Path, /, *, samples: int = 0, data_dir: Path | None = None, best: Best = False
+) -> None:
     """Write the public outline of a network for the dealer of gateshare: layers and number format, no weights.
 
     Args:
-        run: Folder of a finished run.
         out: File to write.
         samples: Number of training images for calibrating the range of numbers; 0 uses synthetic images that cover the
             range of normalised ones.
         data_dir: Folder of data sets.
     """
     from deepshare.private.api import from_run, training_images
+    from deepshare.training.run.networks import run_folder
 
     if samples < 0:
         raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
+    run = run_folder(run)
     program, _ = from_run(run, best=best)
     _preprocessing().write_outline(out, program, training_images(run, samples, data_dir) if samples else None)
     print(f"{out} is public: give it to the dealer for deepshare private deal")

@@ -10,7 +10,7 @@ from deepshare.cli.options import Json, check_writable
 
 
 def report(
-    runs: Annotated[list[Path], Parameter(help="Folders of finished runs.")],
+    runs: Annotated[list[Path], Parameter(help="Folders of finished runs, or names that deepshare networks lists.")],
     /,
     *,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("report.html"),
@@ -30,6 +30,7 @@ def report(
     """
     check_writable(out)
     from deepshare.study.report import write
+    from deepshare.training.run.networks import run_folder
 
-    read = write(runs, out, data_dir)
+    read = write([run_folder(run) for run in runs], out, data_dir)
     print(json.dumps({"out": str(out), "runs": [run.to_dict() for run in read]}) if as_json else f"written to {out}")

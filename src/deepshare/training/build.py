@@ -20,6 +20,7 @@ from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.recipe.schema import Budget, Model
 from deepshare.training.run.checkpoint import Kind, fill, plan_checksum, read_weights
 from deepshare.training.run.folder import RunFolder
+from deepshare.training.run.networks import run_folder
 from deepshare.training.shared_models import unshared
 from deepshare.zoo.names import build as build_network
 
@@ -213,7 +214,7 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     """Rebuild the network of a finished run from its folder alone.
 
     Args:
-        folder: Run folder.
+        folder: Run folder, or the name of a network that `deepshare networks` lists.
         model: The network given to `fit`, if it was your own, plain or shared; it is not modified.
         best: Use the weights with the best validation score instead of the last.
 
@@ -223,7 +224,7 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
     Raises:
         CheckpointError: The run is unfinished or damaged, has another plan, or the folder is not a run folder.
     """
-    run = RunFolder(Path(folder))
+    run = RunFolder(run_folder(folder))
     check_finished(run)
     path = run.best if best else run.model
     if not path.is_file():
@@ -265,7 +266,9 @@ def check_finished(run: RunFolder) -> None:
         CheckpointError: It is not a run folder, its run is not finished, or its weights were not kept.
     """
     if not run.path.is_dir():
-        raise CheckpointError(f"there is no folder {run.path}: give the folder of a finished run")
+        raise CheckpointError(
+            f"there is no folder {run.path}: give the folder of a finished run, or a name that deepshare networks lists"
+        )
     if not run.recipe.is_file():
         raise CheckpointError(f"{run.path} is no run folder (it has no recipe.toml): give the folder of a finished run")
     if not run.model.is_file() and run.result.is_file():
