@@ -36,7 +36,10 @@ def test_every_recipe_is_listed_with_its_state() -> None:
 def test_every_page_of_results_is_linked() -> None:
     links = docs_hooks.results().splitlines()
     assert "- [The checkerboard with a single gate](results/xor/README.md)" in links
-    assert len(links) == len(list((ROOT / "results").rglob("README.md")))
+    cards = re.findall(r"\(results/(\S+)\)", docs_hooks.networks())
+    pages = {str(page.relative_to(ROOT / "results")) for page in (ROOT / "results").rglob("README.md")}
+    assert pages == {*cards, *(link.partition("(results/")[2].rstrip(")") for link in links)}
+    assert len(pages) == len(cards) + len(links)
 
 
 def test_the_tour_is_a_page() -> None:
