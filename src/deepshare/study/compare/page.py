@@ -1,27 +1,30 @@
 """Results of a study as text for a terminal, and as a Markdown page with plots."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from deepshare.files import write_atomically
-from deepshare.study import drawing
-from deepshare.study.compare.outcome import Outcomes
+from deepshare.study.compare.answers import phases, questions, remaining
+from deepshare.study.compare.outcome import Outcomes, read_all
+from deepshare.study.compare.plots import save_plots
 from deepshare.study.compare.runner import jobs, undecided
-from deepshare.study.compare.study_file import TEACHERS, Study, own_epochs
-from deepshare.study.compare.tables import ALIGN, HEADER, MethodRow, comparisons, published_table, rows, rows_by_images
-from deepshare.study.published import paper
-from deepshare.study.published.pareto import Styles, draw_methods, dress, level, round_ticks, styles
+from deepshare.study.compare.study_file import TEACHERS, Study, load_study, own_epochs
+from deepshare.study.compare.tables import (
+    ALIGN,
+    HEADER,
+    MethodRow,
+    Table,
+    ablation_table,
+    comparisons,
+    rows_by_images,
+)
 from deepshare.text import table
 
 
 def save(study: Study, outcomes: Outcomes, folder: Path) -> None:
-    """Write `README.md`, `pareto-NAME.svg` and `pareto-NAME.png` into an existing folder."""
+    """Write `README.md` and the plots into an existing folder."""
     figures = save_plots(study, outcomes, folder)
-    write_atomically(folder / "README.md", as_markdown(study, outcomes, figures).encode())
+    write_atomically(folder / "README.md", as_markdown(study, outcomes, figures, folder.parent).encode())
 
 
 def as_text(study: Study, outcomes: Outcomes) -> str:
@@ -30,30 +33,62 @@ def as_text(study: Study, outcomes: Outcomes) -> str:
     for data, found in rows_by_images(study, outcomes):
         parts.append(f"{study.data[data].title}\n\n{table(HEADER, [row.cells for row in found], ALIGN)}")
         parts += ["\n".join(notes(study, found))]
-    for more in comparisons(study, outcomes):
-        parts.append(f"{more.title}\n\n{table(more.header, more.lines, more.align)}")
+        parts += [_text(by_phase)] if (by_phase := phases(study, outcomes, data)) else []
+    asked = questions(study, outcomes)
+    parts += [_text(more) for more in (*([asked] if asked else []), *comparisons(study, outcomes))]
     return "\n\n".join(part for part in parts if part)
 
 
-def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str]) -> str:
+def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str], results: Path | None = None) -> str:
     """Format all results as a Markdown page.
 
     Args:
         study: The study.
         outcomes: All outcomes so far.
-        figures: Names of the training images with a plot, `pareto-NAME.svg`.
+        figures: Names of the plots.
+        results: Folder with the results of all studies, for ablations of another study.
     """
     command = f"deepshare compare --study {study.source}"
-    parts = [f"# Study {study.name}", study.about.strip(), _rules(study, outcomes)]
-    written = f"This page is written by `{command} --show`; `{command}` starts the runs."
-    parts.append(f"{progress(study, outcomes)} {written}")
+    parts = [f"# Study {study.name}", study.about.strip(), progress(study, outcomes)]
+    if asked := questions(study, outcomes):
+        parts += [f"## {asked.title}", _markdown(asked.header, asked.lines, asked.align), _QUESTIONS]
+    parts += ["## Rules", _rules(study, outcomes)]
+    parts.append(f"This page is written by `{command} --show`; `{command}` starts the runs.")
     for data, found in rows_by_images(study, outcomes):
         parts += [f"## {study.data[data].title}", _markdown(HEADER, [row.cells for row in found], ALIGN)]
-        parts += ["\n".join(f"- {note}" for note in notes(study, found))]
-        parts += [f"![Accuracy over gates](pareto-{data}.svg)"] if data in figures else []
+        parts += [f"![Accuracy over gates](pareto-{data}.svg)"] if f"pareto-{data}" in figures else []
+        if by_phase := phases(study, outcomes, data):
+            parts += [f"### {by_phase.title}", _markdown(by_phase.header, by_phase.lines, by_phase.align)]
+        parts += [f"![Accuracy over epochs](curves-{data}.svg)"] if f"curves-{data}" in figures else []
+        parts += ["### Notes", "\n".join(f"- {note}" for note in said)] if (said := notes(study, found)) else []
     for more in comparisons(study, outcomes):
         parts += [f"## {more.title}", _markdown(more.header, more.lines, more.align)]
+    parts += _ablations(study, results)
+    if left := remaining(study, outcomes):
+        parts += ["## What is open", "\n".join(f"- {line}" for line in left)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+_QUESTIONS = (
+    "Differences are of means over seeds, in points on the test images, ± their standard error where both have several "
+    "seeds, and without seeds that diverged. With one seed a difference is a hint and no more."
+)
+
+
+def _ablations(study: Study, results: Path | None) -> list[str]:
+    """The ablations of another study, beside the paper's."""
+    if study.ablations is None or results is None:
+        return []
+    other, folder = load_study(study.ablations), results / study.ablations
+    found = ablation_table(other, read_all(other, folder)) if folder.is_dir() else None
+    if found is None:
+        return ["## Ablations", f"In the study {other.name}, which has not been run yet."]
+    page = f"All results: [study {other.name}](../{other.name}/README.md)."
+    return [f"## {found.title}", _markdown(found.header, found.lines, found.align), page]
+
+
+def _text(more: Table) -> str:
+    return f"{more.title}\n\n{table(more.header, more.lines, more.align)}"
 
 
 def progress(study: Study, outcomes: Outcomes) -> str:
@@ -84,6 +119,9 @@ def _row_notes(study: Study, row: MethodRow) -> Iterator[str]:
     epochs = {sum(run.epochs.values()) for run in row.runs if row.method not in TEACHERS}
     if epochs and min(epochs) < (planned := own_epochs(study, row.outcomes[0].job)):
         yield f"{where}: its search ended early, so that it had {min(epochs)} epochs instead of {planned}."
+    if lost := row.diverged:
+        seeds = ", ".join(map(str, sorted(lost)))
+        yield f"{where}: training diverged with seed {seeds}; counted in this table, and nowhere else."
     if row.refused:
         yield f"{where}, no result: {row.refused}"
 
@@ -101,7 +139,8 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
         )
     return (
         f"{rule} Accuracy is measured on the test images after the last epoch, in percent; no choice depends on it. "
-        "With several seeds it is the mean ± the standard deviation; error bars in plots span all seeds. "
+        "With several seeds it is the mean ± the standard deviation; error bars in plots span all seeds that "
+        "did not diverge. "
         f"Bytes and rounds are predicted for private inference of one image with {study.engine}. Training is "
         f"wall-clock time, including pauses and the load of other runs on the same cores.{_precision(outcomes)}"
     )
@@ -123,63 +162,3 @@ def _precision(outcomes: Outcomes) -> str:
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> str:
     sides = ["---:" if side == ">" else "---" for side in align]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, sides, *lines))
-
-
-def save_plots(study: Study, outcomes: Outcomes, folder: Path) -> list[str]:
-    """Write `pareto-NAME.svg` and `.png` for all training images with results, and return their names."""
-    drawn = []
-    for data in study.data:
-        found = [row for row in rows(study, outcomes, data) if row.runs]
-        if any(row.budget is not None for row in found):
-            drawing.save_figure(f"pareto-{data}", partial(draw, study, data, found), folder)
-            drawn.append(data)
-    return drawn
-
-
-def draw(study: Study, data: str, found: Sequence[MethodRow]) -> Figure:
-    """Draw the rows of one table."""
-    published = published_table(study)
-    figure = Figure(figsize=(12.5 if published else 6.5, 5.2), layout="constrained")
-    panels = figure.subplots(1, 2 if published else 1, squeeze=False)[0]
-    style = styles_of(study)
-    _ours(panels[0], study, found, style)
-    budgets = sorted({row.budget for row in found if row.budget})
-    dress(panels[0], f"{study.data[data].title}, ours", budgets, f"test {_measure(found)}")
-    if published:
-        draw_methods(panels[1], published, style)
-        title = f"{published.network_title}, {published.data_title}, published"
-        dress(panels[1], title, round_ticks(published.counts), f"test {paper.MEASURES[published.measure]}")
-    for axes in panels:
-        axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
-    return figure
-
-
-def _measure(found: Sequence[MethodRow]) -> str:
-    return paper.MEASURES[found[0].runs[0].score]
-
-
-def styles_of(study: Study) -> Styles:
-    """Colour and marker of each method, the same in both panels."""
-    drawn = (entry for name, entry in study.methods.items() if entry.drawn and study.has_budget(name))
-    return styles([entry.paper or entry.title for entry in drawn])
-
-
-def _ours(axes: Axes, study: Study, found: Sequence[MethodRow], style: Styles) -> None:
-    for row in found:
-        if row.budget is None:
-            level(axes, row.title, row.test.mean)
-    for method, entry in study.methods.items():
-        points = sorted(
-            (row for row in found if row.method == method and row.budget is not None), key=lambda r: r.gates
-        )
-        if points and entry.drawn:
-            colour, marker = style[entry.paper or entry.title]
-            means = [row.test.mean for row in points]
-            reach = list(zip(*(_reach(row) for row in points), strict=True))
-            gates = [row.gates for row in points]
-            axes.errorbar(gates, means, reach, color=colour, marker=marker, capsize=3, linewidth=1.2, label=entry.title)
-
-
-def _reach(row: MethodRow) -> tuple[float, float]:
-    tests = [run.test for run in row.runs]
-    return row.test.mean - min(tests), max(tests) - row.test.mean

@@ -120,11 +120,39 @@ class Pass(Section):
 
 
 class PaperReference(Section):
-    """Table of the paper to compare with, and the budget of the ablations."""
+    """Table of the paper to compare with.
+
+    Attributes:
+        network: Its network, by the name in recipes.
+        data: Its data set, by the name in recipes.
+        ablations_at: Budget of the ablations here.
+        like: Gates of the paper that a budget of the study corresponds to, where shares of the ReLUs do not tell.
+    """
 
     network: str
     data: str
     ablations_at: Positive
+    like: dict[str, Positive] = Field(default_factory=dict)
+
+
+class Question(Section):
+    """A difference in accuracy that a study is for.
+
+    Attributes:
+        about: The question.
+        first: Method whose accuracy counts positive.
+        second: Method whose accuracy is subtracted.
+        at: Budget of both.
+        second_at: Budget of the second, if it has another.
+        paper: The difference in the paper.
+    """
+
+    about: str
+    first: str
+    second: str
+    at: Annotated[int, Field(ge=0)]
+    second_at: Annotated[int, Field(ge=0)] | None = None
+    paper: float | None = None
 
 
 class Study(Section):
@@ -145,6 +173,8 @@ class Study(Section):
             and the plain network, start from scratch.
         engine: Engine whose cost of private inference is predicted.
         published: Table of the paper to compare with.
+        ablations: Another study with the ablations; its results are in the folder beside this one's.
+        questions: Differences that it is for, which its page answers first.
         data: Images to train on, by name.
         methods: Methods, by name.
         passes: Groups of runs, in order.
@@ -159,6 +189,8 @@ class Study(Section):
     count_start: bool = False
     engine: str
     published: PaperReference | None = None
+    ablations: str | None = None
+    questions: tuple[Question, ...] = Field((), strict=False)
     data: dict[str, TrainingImages]
     methods: dict[str, StudyMethod]
     passes: tuple[Pass, ...] = Field(strict=False)
@@ -180,6 +212,11 @@ class Study(Section):
             unknown += [f"methods.{name}" for name in part.methods if name not in self.methods]
             if unknown:
                 raise ValueError(f'passes: "{part.about}" needs {unknown[0]}, which the study does not have')
+        for question in self.questions:
+            if lost := [name for name in (question.first, question.second) if name not in self.methods]:
+                raise ValueError(
+                    f'questions: "{question.about}" needs methods.{lost[0]}, which the study does not have'
+                )
         for name in self.methods:
             if wrong := next(self._wrong_keys(name), None):
                 raise ValueError(f"methods.{name}.{wrong}")

@@ -1,7 +1,7 @@
 """Tables of a study: results by method and budget, and comparisons with the paper and among DeepShare's variants."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, stdev
 from typing import Any
@@ -28,6 +28,7 @@ HEADER = (
 ALIGN = "<>>>>>>>>>>"
 NEAR = 1.25  # factor up to which shares of the ReLUs count as equal, since methods stop at different gate counts
 FULL = "deepshare"
+DIVERGED = 0.5  # share of its own best below which a run counts as diverged
 ORDER_HEADER = ("gates", "the paper's order", "ours", "pairs in the paper's order")
 ABLATION_HEADER = ("", "ours", "difference", "paper", "difference")
 VARIANT_HEADER = ("", "budget", "accuracy", "difference", "validation", "difference", "seeds, its and DeepShare's")
@@ -92,6 +93,23 @@ class MethodRow:
     def validation(self) -> SeedMean:
         """Validation accuracy after the last epoch, in percent."""
         return SeedMean.of([run.validation for run in self.runs])
+
+    @property
+    def diverged(self) -> set[int]:
+        """Seeds of runs that ended far below their own best epoch, or far below the best seed."""
+        best = max((run.test for run in self.runs), default=0.0)
+        found = {run.seed for run in self.runs if run.test < DIVERGED * best}
+        for outcome in self.outcomes:
+            values = [value for phase in (outcome.curve or {}).values() for value in phase]
+            if outcome.run and values and outcome.run.validation < DIVERGED * max(values):
+                found.add(outcome.seed)
+        return found
+
+    @property
+    def steady(self) -> "MethodRow":
+        """The same without the seeds that diverged."""
+        lost = self.diverged
+        return replace(self, outcomes=tuple(outcome for outcome in self.outcomes if outcome.seed not in lost))
 
     @property
     def gates(self) -> int:
@@ -206,8 +224,8 @@ def comparisons(study: Study, outcomes: Outcomes) -> Iterator[Table]:
     found = comparable(study, outcomes)
     if lines := orders(study, found):
         yield Table("The paper's order of methods, and ours", ORDER_HEADER, lines, "<<<>")
-    if lines := ablations(study, found):
-        yield Table(_ablation_title(study), ABLATION_HEADER, lines, "<>>>>")
+    if parts := ablation_table(study, outcomes):
+        yield parts
     if lines := variants(study, found):
         yield Table("DeepShare and its variants", VARIANT_HEADER, lines, "<>>>>>>")
     if found and (published := published_table(study)):
@@ -215,6 +233,12 @@ def comparisons(study: Study, outcomes: Outcomes) -> Iterator[Table]:
         title = f"Published: {network} of full width on {data} (the paper's table {published.table})"
         header = ("method", "gates", "of all ReLUs", paper.MEASURES[published.measure], "per 1,000 gates")
         yield Table(title, header, published_lines(published), "<>>>>")
+
+
+def ablation_table(study: Study, outcomes: Outcomes) -> Table | None:
+    """Ablations beside the paper's, on the first images of the study; None without results."""
+    lines = ablations(study, comparable(study, outcomes))
+    return Table(_ablation_title(study), ABLATION_HEADER, lines, "<>>>>") if lines else None
 
 
 def published_table(study: Study) -> paper.PublishedTable | None:
@@ -247,12 +271,16 @@ def orders(study: Study, found: Sequence[MethodRow]) -> list[tuple[str, ...]]:
         return []
     lines: list[tuple[str, ...]] = []
     for budget in sorted({row.budget for row in found if row.budget}):
-        named = {study.methods[row.method].paper: row for row in found if row.budget == budget}
+        named = {
+            study.methods[row.method].paper: row.steady for row in found if row.budget == budget and row.steady.runs
+        }
         share = budget / max(row.runs[0].neurons for row in found)  # some methods have narrower networks
+        theirs_at = study.published.like.get(str(budget)) if study.published else None
+        wanted = theirs_at / published.baseline.gates if theirs_at else share
         near = [
             row
             for row in published.rows
-            if row.method in named and _is_near(share, row.gates / published.baseline.gates)
+            if row.method in named and _is_near(wanted, row.gates / published.baseline.gates)
         ]
         pairs = list(combinations(sorted(near, key=lambda row: -row.score), 2))
         if not pairs:
@@ -295,7 +323,7 @@ def variants(study: Study, found: Sequence[MethodRow]) -> list[tuple[str, ...]]:
     for row in found:
         entry = study.methods[row.method]
         base = full.get(row.budget)
-        if base is None or (entry.like, entry.ablation) != (FULL, None):
+        if base is None or entry.ablation or not _is_variant(study, row.method):
             continue
         cells = (
             *(str(row.test), _difference(row.test.mean, base.test.mean)),
@@ -303,6 +331,12 @@ def variants(study: Study, found: Sequence[MethodRow]) -> list[tuple[str, ...]]:
         )
         lines.append((row.title, f"{row.budget:,}", *cells, f"{len(row.runs)} and {len(base.runs)}"))
     return lines
+
+
+def _is_variant(study: Study, method: str) -> bool:
+    """Whether a method is derived from DeepShare, directly or by another variant."""
+    like = study.methods[method].like
+    return like is not None and (like == FULL or _is_variant(study, like))
 
 
 def _difference(one: float, other: float) -> str:

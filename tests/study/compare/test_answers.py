@@ -1,0 +1,98 @@
+"""Questions of a study, accuracy by phase, and what is open."""
+
+from math import sqrt
+from pathlib import Path
+
+import pytest
+
+from deepshare.errors import RecipeError
+from deepshare.study.compare.answers import phases, questions, remaining
+from deepshare.study.compare.outcome import RunOutcome, write
+from deepshare.study.compare.page import as_markdown
+from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study
+from deepshare.study.published import paper
+from tests.study.compare.made_outcomes import finished
+
+
+@pytest.fixture(scope="module")
+def fair() -> Study:
+    return load_study("fair")
+
+
+def outcomes_of(*made: RunOutcome) -> dict[Job, RunOutcome]:
+    return {outcome.job: outcome for outcome in made}
+
+
+def test_a_question_is_open_until_both_methods_have_a_result(fair: Study) -> None:
+    shared = [finished(fair, Job("deepshare", "subset", 2288, seed), 45.0 + seed) for seed in range(3)]
+    table = questions(fair, outcomes_of(*shared))
+    assert table is not None
+    assert {line[2] for line in table.lines} == {"open"}
+    rival = [finished(fair, Job("autorep", "subset", 2288, seed), test) for seed, test in enumerate((44.0, 44.5, 1.0))]
+    table = questions(fair, outcomes_of(*shared, *rival))
+    assert table is not None
+    error = sqrt(1.0 / 3 + 0.125 / 2)  # of seeds 0 and 1: the third diverged
+    assert table.lines[0][1:] == ("2,288", f"+1.75 ± {error:.2f}", "3 and 2", "+2.34")
+
+
+def test_differences_of_the_paper_are_those_of_its_table(fair: Study) -> None:
+    published = paper.load().find("resnet18", "cifar100")
+    assert published is not None
+    score = {(row.method, row.gates_k): row.score for row in published.rows}
+    expected = {
+        2288: score["DeepShare", 6.0] - score["AutoReP", 6.0],
+        1536: score["DeepShare", 6.0] - score["AutoReP", 6.0],
+        12288: score["DeepShare", 49.9] - score["AutoReP", 50.0],
+    }
+    said = {q.at: q.paper for q in fair.questions if (q.first, q.second) == ("deepshare", "autorep")}
+    assert said == {at: pytest.approx(value) for at, value in expected.items()}
+    (ceiling,) = (q.paper for q in fair.questions if q.second == "ceiling-paper")
+    assert ceiling == pytest.approx(score["DeepShare", 6.0] - published.baseline.score)
+
+
+def test_accuracy_after_each_phase(fair: Study) -> None:
+    curve = {"gelu": [20.0, 39.2], "switch": [37.0], "finetune": [37.2]}
+    made = [
+        finished(fair, Job(TEACHER, "subset"), 45.0),
+        finished(fair, Job("deepshare", "subset", 2288), 38.0, curve=curve),
+        finished(fair, Job("autorep", "subset", 2288), 37.0, curve={"search": [40.0], "finetune": [36.0]}),
+    ]
+    table = phases(fair, outcomes_of(*made), "subset")
+    assert table is not None
+    assert table.header == (
+        *("seed 0", "before", "after gelu (epochs)", "after switch (epochs)", "after search (epochs)"),
+        "after finetune (epochs)",
+    )
+    assert table.lines == [
+        ("DeepShare", "", "39.20 (2)", "37.00 (1)", "", "37.20 (1)"),
+        ("AutoReP", "44.00", "", "", "40.00 (1)", "36.00 (1)"),
+    ]
+    assert phases(fair, {}, "subset") is None
+
+
+def test_what_is_open(fair: Study) -> None:
+    everything = remaining(fair, {})
+    assert "all methods at 2,288 gates, and the plain network: 7 of 7 runs" in everything
+    assert "the two best at 2,288 gates on all images: not selected yet" in everything
+    one = outcomes_of(finished(fair, Job("quadratics", "subset", 0), 40.0))
+    assert not any(line.startswith("no gates at all") for line in remaining(fair, one))
+
+
+def test_ablations_of_another_study_are_on_the_page(fair: Study, tmp_path: Path) -> None:
+    page = as_markdown(fair, {}, [], tmp_path)
+    assert "In the study fair-ablations, which has not been run yet." in page
+    other, folder = load_study("fair-ablations"), tmp_path / "fair-ablations"
+    folder.mkdir()
+    for method, test in (("deepshare", 40.0), ("no-gelu", 36.5)):
+        write(finished(other, Job(method, "subset", 1536), test), folder)
+    page = as_markdown(fair, {}, [], tmp_path)
+    assert "| No GELU phase | 36.50 | -3.50 | 69.44 | -6.69 |" in page
+    assert "](../fair-ablations/README.md)" in page
+
+
+def test_a_question_about_an_unknown_method_is_refused(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "src/deepshare/study/compare/studies/digits.toml").read_text()
+    asked = 'questions = [{ about = "x", first = "snl", second = "none", at = 192 }]\n'
+    (tmp_path / "asked.toml").write_text(asked + text)
+    with pytest.raises(RecipeError, match=r'questions: "x" needs methods\.none, which the study does not have'):
+        load_study(str(tmp_path / "asked.toml"))
