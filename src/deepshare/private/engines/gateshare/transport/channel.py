@@ -118,7 +118,10 @@ class Channel:
             raise self._lost(f"frame {self._outward - 1} to it, {self._what(step)}", error) from error
 
     def _expect(self, step: int, least: int, most: int) -> int:
-        header = self._read(HEADER.size, step, begun=False).tobytes()
+        return self._checked(self._read(HEADER.size, step, begun=False).tobytes(), step, least, most)
+
+    def _checked(self, header: bytes, step: int, least: int, most: int) -> int:
+        """The size that a header gives, if it is that of the next frame."""
         session, sequence, found, size = HEADER.unpack(header)
         if session != self.session:
             raise self._wrong("belongs to another session")
