@@ -56,7 +56,7 @@ def test_images_that_are_none_are_refused(images: torch.Tensor, said: str) -> No
 
 
 def test_an_unknown_engine_an_unknown_option_and_an_unknown_layer() -> None:
-    with pytest.raises(EngineError, match="no engine is named crypto: take one of crypten, gateshare, spu-cheetah"):
+    with pytest.raises(EngineError, match="no engine is named crypto: take one of crypten, gateshare, gateshare-2pc"):
         private.infer(shared(), torch.zeros(1, *SIZE), engine="crypto")
     with pytest.raises(UnsupportedModelError, match="1 calls sigmoid"):
         predict(nn.Sequential(nn.Conv2d(3, 2, 1), nn.Sigmoid()), SIZE, "crypten")

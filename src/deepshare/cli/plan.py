@@ -56,7 +56,7 @@ def plan(
         recipe: Plan the network of a recipe, with its arguments, image size and [budget]; flags take precedence. For
             snl it also sets the training and the data.
         cost: Predict the cost of private inference with this engine, next to the network with all its ReLUs: crypten,
-            gateshare, spu-cheetah or spu-semi2k.
+            gateshare, gateshare-2pc, spu-cheetah or spu-semi2k.
         out: File for the plan.
         run: Folder for the training; --allocate also accepts its snl/counts.json.
         data_dir: Folder of data sets.

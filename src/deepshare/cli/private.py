@@ -24,7 +24,9 @@ DEALT = "gateshare"
 
 private = App(name="private", help="Private inference: the server keeps its weights, the client its images.")
 
-Engines = Annotated[str, Parameter(name=["--engine", "-e"], help="crypten, gateshare, spu-cheetah or spu-semi2k.")]
+Engines = Annotated[
+    str, Parameter(name=["--engine", "-e"], help="crypten, gateshare, gateshare-2pc, spu-cheetah or spu-semi2k.")
+]
 Provider = Annotated[
     str | None,
     Parameter(help="Source of crypten's triples: tfp (the server, the default) or ttp (a third party)."),
@@ -99,12 +101,13 @@ def serve(
 ) -> None:
     """Serve clients on other machines until interrupted, without revealing the weights.
 
-    The engine determines the protection of the images: gateshare, with a dealer's pools, and spu-cheetah hide them from
-    a semi-honest server; crypten and spu-semi2k are for measuring.
+    The engine determines the protection of the images: gateshare, with a dealer's pools, gateshare-2pc and spu-cheetah
+    hide them from a semi-honest server; crypten and spu-semi2k are for measuring.
 
     Args:
         host: Address to listen on; 0.0.0.0 for all interfaces.
-        port: Port to listen on. Engines open further ports: gateshare on the server only, all others on both machines.
+        port: Port to listen on. Engines open further ports: gateshare and gateshare-2pc on the server only, all
+            others on both machines.
     """
     from deepshare.private.api import from_run
     from deepshare.private.remote.server import ModelServer

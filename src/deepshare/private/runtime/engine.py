@@ -252,6 +252,7 @@ class Engine(Protocol):
 _MODULES = {
     "crypten": "deepshare.private.engines.crypten",
     "gateshare": "deepshare.private.engines.gateshare",
+    "gateshare-2pc": "deepshare.private.engines.gateshare",
     "spu-cheetah": "deepshare.private.engines.spu",
     "spu-semi2k": "deepshare.private.engines.spu",
 }

@@ -115,7 +115,7 @@ def test_over_tls(program: Program, tmp_path: Path) -> None:
 
 
 def test_many_images_go_in_turns(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "inferences", lambda program, images: [2] * (images // 2) + [1] * (images % 2))
+    monkeypatch.setattr(main, "inferences", lambda program, images, **_: [2] * (images // 2) + [1] * (images % 2))
     images = torch.randn(5, *SIZE)
     found = together(program, images)
     logits = logits_of(found)

@@ -12,6 +12,7 @@ NAME = "deepshare.private.engines.gateshare."
 LEVELS = (
     {"crypto", "transport", "fixedpoint"},
     {"lot"},
+    {"protocols.transfers"},
     {"protocols.step"},
     {"protocols.truncation", "protocols.comparison"},
     {"protocols.schedule"},

@@ -47,9 +47,9 @@ class Watched(Schedule):
         return super().run(kept)
 
 
-def watched(program: Program, number_format: NumberFormat) -> Watched:
+def watched(program: Program, number_format: NumberFormat, *, dealt: bool = True) -> Watched:
     """A schedule, watched."""
-    made = schedule(program, number_format)
+    made = schedule(program, number_format, dealt=dealt)
     return Watched(made.program, made.number_format, made.steps, made.output)
 
 
@@ -91,21 +91,25 @@ class Run:
 
 
 class Trial:
-    """A session."""
+    """A session, with a dealer or of the two parties alone."""
 
-    def __init__(self, program: Program, number_format: NumberFormat | None = None) -> None:
+    def __init__(self, program: Program, number_format: NumberFormat | None = None, *, dealt: bool = True) -> None:
         self.program = program
         self.number_format = number_format or calibrate(program)
-        self.schedule = watched(program, self.number_format)
-        self.public = watched(program.outline(), self.number_format)
+        self.schedule = watched(program, self.number_format, dealt=dealt)
+        self.public = watched(program.outline(), self.number_format, dealt=dealt)
         self.dealer = LotDealer(self.public)
         self.server = ServerParty(self.schedule, self.dealer.seed)
         self.masked_weights = dict(self.server.masked_weights())
         self.client = ClientParty(self.public, self.masked_weights)
 
+    def lots(self, images: int) -> tuple[Lot, Lot]:
+        """The server's and the client's half of a lot."""
+        return self.dealer.deal(images)
+
     def run(self, images: Tensor) -> Run:
         """Deal for a batch and run it."""
-        for_server, for_client = self.dealer.deal(len(images))
+        for_server, for_client = self.lots(len(images))
         material = self.client.preprocess(for_client, fresh_seed())
         return self.online(images, [(for_server, range(len(images)))], material, dict(self.public.seen))
 

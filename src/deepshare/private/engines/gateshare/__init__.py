@@ -94,4 +94,48 @@ class Gateshare:
         return cost_model.online(program, count), cost_model.offline(program, count)
 
 
-ENGINES = {"gateshare": Gateshare()}
+class GateshareTwoParty:
+    """The engine without a dealer: the two parties make the correlated randomness; see `runtime.engine.Engine`."""
+
+    name = "gateshare-2pc"
+    trust = (
+        "Nobody but the two parties takes part, and both must follow the protocol. Architecture, plan and number "
+        "format are public. What logits tell about a network is not hidden, but for a little noise."
+    )
+    packages = ("cryptography", "websockets", "nacl", "spu")
+    install = "pip install 'deepshare[2pc,spu]'"
+    encrypts = True
+    delays = 2.0
+    preprocessing = None
+
+    def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
+        """Both parties."""
+        return ("server", "client")
+
+    def check(self, program: Program, options: Mapping[str, str]) -> None:
+        """Refuse max-pooling, squares, options, and weights beyond the range of fixed point."""
+        from deepshare.private.engines.gateshare.compile import check
+
+        if options:
+            raise EngineError(f"engine {self.name} has no option {', '.join(sorted(options))}: leave it out")
+        check(program, dealt=False)
+
+    def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
+        """Do one party's part."""
+        from deepshare.private.engines.gateshare.main import run
+
+        return run(task, ready, dealt=False)
+
+    def host(self, program: Program, pool: Path | None) -> None:
+        """Clients take turns."""
+
+    def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
+        """Costs as `run` measures them, without time: online exactly, offline within 10%."""
+        from deepshare.private.engines.gateshare import cost_model
+
+        self.check(program, options)
+        online = cost_model.online(program, count, dealt=False)
+        return online, cost_model.offline(program, count, dealt=False)
+
+
+ENGINES = {"gateshare": Gateshare(), "gateshare-2pc": GateshareTwoParty()}

@@ -44,27 +44,36 @@ LARGEST_WEIGHT = 2.0 ** (PRODUCT_BITS - WEIGHT)
 _MOST_UNSAFE = 2.0
 
 
-def check(program: Program) -> None:
+def check(program: Program, *, dealt: bool = True) -> None:
     """Refuse operations and weights that are not supported.
+
+    Args:
+        program: The program, or its outline.
+        dealt: Whether a dealer makes lots; else the two parties do.
 
     Raises:
         UnsupportedModelError: Names each layer and what to do.
     """
     where: dict[str, list[str]] = {}
     for operation in program.operations:
-        for problem in _problems(operation):
+        for problem in _problems(operation, dealt):
             where.setdefault(problem, []).append(operation.name)
     if where:
         raise UnsupportedModelError([f"{', '.join(names)}: {problem}" for problem, names in where.items()])
 
 
-def schedule(program: Program, number_format: NumberFormat) -> Schedule:
+def schedule(program: Program, number_format: NumberFormat, *, dealt: bool = True) -> Schedule:
     """Make the steps of a program that `check` has accepted.
+
+    Args:
+        program: The program, or its outline.
+        number_format: The number format.
+        dealt: Whether a dealer makes lots; else the two parties do.
 
     Raises:
         EngineError: Its numbers are so large and so many that hardly any shares of them could be truncated.
     """
-    builder, sums = ScheduleBuilder(program, number_format), linear.sums_of_layers(program)
+    builder, sums = ScheduleBuilder(program, number_format, dealt), linear.sums_of_layers(program)
     for number, operation in enumerate(program.operations):
         if number not in sums:
             LOWERINGS[type(operation)](builder, number, operation)
@@ -80,7 +89,9 @@ def schedule(program: Program, number_format: NumberFormat) -> Schedule:
     return made
 
 
-def _problems(operation: Operation) -> Iterator[str]:
+def _problems(operation: Operation, dealt: bool) -> Iterator[str]:
+    if not dealt and isinstance(operation, GatedActivation) and operation.square is not None:
+        yield "gateshare-2pc has no polynomials yet: take engine gateshare, or spu-cheetah"
     if isinstance(operation, MaxPool):
         yield "gateshare has no max-pooling: train with average pooling, or take engine crypten"
     for field, tensor in hidden_tensors(operation).items():

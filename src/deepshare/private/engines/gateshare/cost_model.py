@@ -1,7 +1,8 @@
 """Costs: bytes and rounds of a program computed from its shapes alone, and meters of what a party does.
 
 Online the computed costs are what the parties measure, to the byte and the round. Offline too, if the network has the
-usual number format, see `NumberFormat.usual`, and no lot has to be replaced. A wider range makes keys larger.
+usual number format, see `NumberFormat.usual`, and no lot has to be replaced. A wider range makes keys larger, and
+without a dealer comparisons, online too.
 """
 
 import math
@@ -23,20 +24,20 @@ from deepshare.private.runtime.engine import Part
 _MOST_BYTES = 1 << 28
 
 
-def inferences(program: Program, images: int) -> list[int]:
+def inferences(program: Program, images: int, *, dealt: bool = True) -> list[int]:
     """How many images go together, in turn."""
-    steps = _usual(program)
+    steps = _usual(program, dealt)
     held = sum(step.held_bytes for step in steps.steps)
     most = max(1, _MOST_BYTES // (held + steps.lot_bytes(1, "client") + steps.lot_bytes(1, "server")))
     whole, rest = divmod(images, most)
     return [most] * whole + [rest] * bool(rest)
 
 
-def online(program: Program, images: int) -> dict[int, Part]:
+def online(program: Program, images: int, *, dealt: bool = True) -> dict[int, Part]:
     """The cost of each operation, without the time."""
-    steps = _usual(program)
+    steps = _usual(program, dealt)
     parts = dict.fromkeys(range(len(program.operations)), Part())
-    for together in inferences(program, images):
+    for together in inferences(program, images, dealt=dealt):
         for step in steps.steps:
             parts[step.operation] += step.online_cost(together)
         last = steps.steps[steps.output]
@@ -44,19 +45,24 @@ def online(program: Program, images: int) -> dict[int, Part]:
     return parts
 
 
-def offline(program: Program, images: int) -> Part:
-    """What the dealer sends to both, and the client to the server, if no lot has to be replaced."""
-    steps = _usual(program)
-    dealt = sum(
-        steps.lot_bytes(together, "server") + steps.lot_bytes(together, "client")
-        for together in inferences(program, images)
-    )
-    return Part(dealer_bytes=dealt, client_bytes=images * opening_bytes(steps))
+def offline(program: Program, images: int, *, dealt: bool = True) -> Part:
+    """What the dealer sends to both, and the client to the server, if no lot has to be replaced.
+
+    Without a dealer, what both send each other: within 10%, as sizes of ciphertexts are measured ones.
+    """
+    steps = _usual(program, dealt)
+    cost = Part(client_bytes=images * opening_bytes(steps))
+    for together in inferences(program, images, dealt=dealt):
+        if dealt:
+            cost += Part(dealer_bytes=steps.lot_bytes(together, "server") + steps.lot_bytes(together, "client"))
+        else:
+            cost += sum((step.making_cost(together) for step in steps.steps), Part())
+    return cost
 
 
 def session(program: Program) -> Part:
     """What is sent once: masked weights to the client, and the seed of their masks to the server."""
-    shapes = _usual(program).masked_weight_shapes()
+    shapes = _usual(program, dealt=True).masked_weight_shapes()
     words = sum(math.prod(shape) for step in shapes.values() for shape in step)
     return Part(server_bytes=WORD * words, dealer_bytes=SEED_BYTES)
 
@@ -66,8 +72,8 @@ def opening_bytes(steps: Schedule) -> int:
     return WORD * sum(math.prod(shape) for shape in steps.client_openings().values())
 
 
-def _usual(program: Program) -> Schedule:
-    return schedule(program, NumberFormat.usual(program))
+def _usual(program: Program, dealt: bool) -> Schedule:
+    return schedule(program, NumberFormat.usual(program), dealt=dealt)
 
 
 class PayloadCounter(Protocol):

@@ -58,8 +58,12 @@ class Lot:
         """Ring elements for every image, as the dealer sent them."""
         return torch.from_numpy(self.pieces[number, name].view(np.int64)).view(self.images, *shape)
 
+    def share(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
+        """Ring elements that fit the other party's: as they were sent or made, else expanded."""
+        return (self.correction if (number, name) in self.pieces else self.mask)(name, number, shape)
+
     def put(self, name: str, number: int, values: Tensor) -> None:
-        """Store a correction; the dealer's side of `correction`."""
+        """Store a correction, or another share."""
         self.pieces[number, name] = values.contiguous().numpy().reshape(-1).view(np.uint8)
 
 
@@ -83,10 +87,10 @@ class LotBatch:
         masks: Tensor = _concat([_select(lot.mask(name, number, shape), rows) for lot, rows in self.parts])
         return masks
 
-    def correction(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
-        """See `Lot.correction`."""
-        sent: Tensor = _concat([_select(lot.correction(name, number, shape), rows) for lot, rows in self.parts])
-        return sent
+    def share(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
+        """See `Lot.share`."""
+        shares: Tensor = _concat([_select(lot.share(name, number, shape), rows) for lot, rows in self.parts])
+        return shares
 
 
 @dataclass(frozen=True, eq=False)

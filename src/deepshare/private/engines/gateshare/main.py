@@ -4,6 +4,7 @@ Session setup is what parties agree on: the network's outline, the number format
 then the masked weights go to the client.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ from deepshare.private.engines.gateshare.preprocessing.dealer import (
     ServerLotsFromDealer,
 )
 from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
+from deepshare.private.engines.gateshare.preprocessing.together import (
+    ClientLotsTogether,
+    LotMaker,
+    ServerLotsTogether,
+)
 from deepshare.private.engines.gateshare.protocols.schedule import (
     Schedule,
     dump_masked_weights,
@@ -41,20 +47,28 @@ from deepshare.private.runtime.engine import Outcome, Task
 PROTOCOL = 2
 """Rises with every change of what a party computes from the same lots and messages."""
 
-Origin = LotPool | Channel
-"""Where lots come from: a pool on disk, or a connection to a dealer."""
+Origin = LotPool | Channel | None
+"""Where lots come from: a pool on disk, a connection to a dealer, or none: then the parties make them together."""
 
 
-def run(task: Task, ready: Callable[[], None]) -> Outcome:
-    """Do one party's part; see `deepshare.private.runtime.engine.Engine.run`."""
-    parts = {"server": _run_server, "client": _run_client, "dealer": _run_dealer}
+def run(task: Task, ready: Callable[[], None], *, dealt: bool = True) -> Outcome:
+    """Do one party's part; see `deepshare.private.runtime.engine.Engine.run`.
+
+    Args:
+        task: The party's.
+        ready: Called once the parties are connected.
+        dealt: Whether a dealer makes lots; else the two parties do.
+    """
     with torch.no_grad(), ExitStack() as stack:
-        return parts[task.role](task, ready, stack)
+        if task.role == "dealer":
+            return _run_dealer(task, ready, stack)
+        work = _run_server if task.role == "server" else _run_client
+        return work(task, ready, stack, dealt)
 
 
-def _run_server(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
+def _run_server(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: bool) -> Outcome:
     listener = stack.enter_context(listen(task.addresses["server"]))
-    origin = _origin(task, stack, "server")
+    origin = _origin(task, stack, "server") if dealt else None
     client = stack.enter_context(closing(accept(listener, "client", task.tls)))
     ready()
     setup = server_setup(origin, task.program)
@@ -62,10 +76,10 @@ def _run_server(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outc
     return serve(task.count, client, setup, server, server.masked_weights())
 
 
-def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
+def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: bool) -> Outcome:
     if task.images is None:
         raise AssertionError("a client has images")
-    origin = _origin(task, stack, "client")
+    origin = _origin(task, stack, "client") if dealt else None
     server = stack.enter_context(
         closing(connect(task.addresses["server"], "server", task.tls, task.extras.get("token", b"")))
     )
@@ -74,13 +88,13 @@ def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outc
     offer = server.receive_message()
     number_format, session = agreed_format(offer, task.program), session_id(offer)
     number_format.check(task.images)
-    steps = schedule(task.program, number_format)
+    steps = schedule(task.program, number_format, dealt=dealt)
     begin(session, steps, server)
     lots = client_lots(origin, session, steps, server)
     lots.check(task.count)
-    client = ClientParty(steps, obtain_masked_weights(server, steps, origin))
+    client = ClientParty(steps, obtain_masked_weights(server, steps, origin) if dealt else {})
     asking = ClientSession(client, server, lots, meter)
-    for images in task.images.split(max(inferences(task.program, task.count))):
+    for images in task.images.split(max(inferences(task.program, task.count, dealt=dealt))):
         asking.ask(images)
     if isinstance(origin, Channel):
         origin.send_message({"end": True})
@@ -139,23 +153,25 @@ class SessionSetup:
         schedule: The steps.
         session: Id of the session.
         seed: Of the masks that hide the weights.
-        lots: Where lots come from.
+        lots: Where lots come from; None where both parties make them.
     """
 
     schedule: Schedule
     session: bytes
     seed: bytes
-    lots: ServerLots
+    lots: ServerLots | None
 
 
 def server_setup(origin: Origin, program: Program) -> SessionSetup:
-    """Begin a session: with a pool as it was dealt, or with a dealer after calibration."""
+    """Begin a session: with a pool as it was dealt, else after calibration, with a dealer or the client alone."""
     if isinstance(origin, LotPool):
         origin.bind(weights_digest(program))
         steps = schedule(program, origin.number_format)
         return SessionSetup(steps, origin.session, origin.seed, origin)
     number_format = calibrate(program)
-    steps = schedule(program, number_format)
+    steps = schedule(program, number_format, dealt=origin is not None)
+    if origin is None:
+        return SessionSetup(steps, os.urandom(ID_BYTES), b"", None)
     origin.send_message(offer(program, number_format))
     session = session_id(origin.receive_message())
     begin(session, steps, origin)
@@ -182,12 +198,13 @@ def serve(
     steps, meter = setup.schedule, PartyMeter([client], "server_bytes")
     client.send_message(offer(steps.program, steps.number_format) | {"session": setup.session.hex()})
     begin(setup.session, steps, client)
-    wanted = client.receive_message().get("offsets")
+    wanted = steps.dealt and client.receive_message().get("offsets")
     for number, masked in masked_weights:
         if wanted:
             client.send(number, *masked)
-    serving = ServerSession(server, client, setup.lots, meter)
-    for images in inferences(steps.program, count):
+    lots = setup.lots or ServerLotsTogether(LotMaker.begin(steps, "server", client))
+    serving = ServerSession(server, client, lots, meter)
+    for images in inferences(steps.program, count, dealt=steps.dealt):
         serving.answer(images)
     return serving.outcome()
 
@@ -198,6 +215,8 @@ def client_lots(origin: Origin, session: bytes, steps: Schedule, server: Channel
     Raises:
         EngineError: Its pool, or the dealer, belongs to another session.
     """
+    if origin is None:
+        return ClientLotsTogether(LotMaker.begin(steps, "client", server), server)
     if isinstance(origin, LotPool):
         if (origin.session, origin.number_format) != (session, steps.number_format):
             raise EngineError("the server's pool is of another dealing than this one: take two that belong together")

@@ -71,7 +71,7 @@ class Explained:
     def mask(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
         return self.values[name, number]
 
-    correction = mask
+    share = mask
 
 
 @dataclass(eq=False)

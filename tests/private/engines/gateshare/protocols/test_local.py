@@ -1,5 +1,7 @@
 """Local steps give of two shares together what they give of the sum; noise hides what rounding tells about weights."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ MASK = (torch.arange(32) % 3 == 0).view(2, 4, 4)
 AVERAGE = Resampling(torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1]]), torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1]]))
 
 
-def step(kind: type[LocalStep], inputs: tuple[int, ...], shape: tuple[int, ...], **fields: object) -> LocalStep:
+def step(kind: type[LocalStep], inputs: tuple[int, ...], shape: tuple[int, ...], **fields: Any) -> LocalStep:
     return kind(number=1, operation=0, inputs=inputs, shape=shape, scale=16, **fields)
 
 

@@ -60,7 +60,7 @@ class Weight(ABC):
     def __init__(self, weight: Tensor, geometry: Geometry | None = None) -> None:
         self.geometry = geometry or Geometry()
         self.kernel: Pair | None = None if weight.dim() == 2 else (weight.shape[2], weight.shape[3])
-        rows = weight[None] if weight.dim() == 2 else _rows_of_kernels(weight, self.geometry.groups)
+        rows = weight[None] if weight.dim() == 2 else rows_of_kernels(weight, self.geometry.groups)
         self._blocks = [(block, self._prepare(rows[..., block])) for block in self._cut(rows)]
 
     @abstractmethod
@@ -236,6 +236,11 @@ def _blocks_below(rows: Tensor, limit: int) -> Iterator[slice]:
         begin, before = end, sums[:, end - 1 : end]
 
 
+def convolution_columns(x: Tensor, kernel: Pair, geometry: Geometry) -> Tensor:
+    """Values of maps (N, C, H, W) under the kernel: (groups, N * positions, kh * kw * C / groups)."""
+    return _columns(_padded(x, geometry.padding)[None], kernel, geometry)[:, 0]
+
+
 def _padded(x: Tensor, padding: Pair) -> Tensor:
     """Maps (N, C, H, W) with zeros around them and channels last: (N, H', W', C)."""
     (high, wide), (count, channels, height, width) = padding, x.shape
@@ -258,6 +263,6 @@ def _columns(planes: Tensor, kernel: Pair, geometry: Geometry) -> Tensor:
     return view.reshape(geometry.groups, limbs, count * high * wide, kernel[0] * kernel[1] * each)
 
 
-def _rows_of_kernels(weight: Tensor, groups: int) -> Tensor:
+def rows_of_kernels(weight: Tensor, groups: int) -> Tensor:
     """Kernels (O, C / groups, kh, kw) in the order of the columns: (groups, O / groups, kh * kw * C / groups)."""
     return weight.permute(0, 2, 3, 1).reshape(groups, weight.shape[0] // groups, -1)

@@ -16,7 +16,7 @@ Before the images
 
 With the images
     3. server -> client   for each digit and value v: [s > v] xor G_S, [s = v] xor P_S, behind the pad of v; G_S and P_S
-                          are random                                                          4 bytes a digit
+                          are random                                                 up to 4 bytes a digit
     4. both ways          merge neighbours, level by level, all gates at once: G = G_hi xor P_hi G_lo, P = P_hi P_lo;
                           P_hi xor A, G_lo xor B, P_lo xor B' opened; the lowest has no P     3 bits a merge, lowest 2
     5. client             h_C = top(z_C) xor G_C xor b_C
@@ -40,7 +40,7 @@ from deepshare.private.engines.gateshare.crypto.base_ot import Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Words
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party
 from deepshare.private.engines.gateshare.protocols.comparison import pack, packed_size, unpack
-from deepshare.private.engines.gateshare.protocols.transfers import Transfers
+from deepshare.private.engines.gateshare.protocols.transfers import Transfers, transfer_cost
 from deepshare.private.runtime.engine import Part
 
 DIGIT = 4
@@ -80,12 +80,24 @@ def carry_transfers(comparisons: int, bits: int) -> tuple[list[int], list[int]]:
     return [comparisons * (bits - 1), merges], [merges]
 
 
+def carry_making(comparisons: int, bits: int) -> Part:
+    """Bytes of steps 1 and 2."""
+    by_server, by_client = carry_transfers(comparisons, bits)
+    return transfer_cost(by_server, by_client) if comparisons else Part()
+
+
 def carry_cost(comparisons: int, bits: int) -> Part:
     """Bytes and rounds of steps 3 and 4."""
     digits = digit_count(bits)
     each = sum(packed_size(comparisons * (3 * merges - 1)) for merges in levels(digits))
     rounds = -(-len(list(levels(digits))) // 2)
-    return Part(server_bytes=_WORD * comparisons * digits + each, client_bytes=each, rounds=rounds)
+    return Part(server_bytes=comparisons * _sent_bytes(bits) + each, client_bytes=each, rounds=rounds)
+
+
+def _sent_bytes(bits: int) -> int:
+    """Bytes of step 3 for a gate: a top digit of fewer bits has fewer values."""
+    rest = (bits - 1) % DIGIT or DIGIT
+    return _WORD * (digit_count(bits) - 1) + packed_size(2 << rest)
 
 
 # Before the images
@@ -202,14 +214,17 @@ class Carries(Batch):
         equal = np.uint32(2) << (2 * s)
         shares = np.array([0, _EVEN, _EVEN << np.uint32(1), 0xFFFFFFFF], np.uint32)[own]
         words = (greater ^ equal ^ shares) & _possible(self.bits)
-        wire.send(number, words ^ _flat(self.leaves).numpy().view(np.uint32))
+        data = (words ^ _flat(self.leaves).numpy().view(np.uint32)).view(np.uint8)
+        wire.send(number, data[:, : _sent_bytes(self.bits)])
         return _split(own.T)
 
     def _open_leaves(self, wire: Wire, number: int) -> tuple[Digits, Digits]:
         """Do step 3 for the client; returns G_C and P_C, (digits, count)."""
         leaves = _flat(self.leaves).numpy()
-        words = wire.receive(number, _WORD * leaves.size).view(np.uint32).reshape(leaves.shape)
-        two = _two_bits(words, _digits(_client_bits(self.own.reshape(-1), self.bits)))
+        each = _sent_bytes(self.bits)
+        data = np.zeros((len(leaves), _WORD * leaves.shape[1]), np.uint8)
+        data[:, :each] = wire.receive(number, len(leaves) * each).reshape(-1, each)
+        two = _two_bits(data.view(np.uint32), _digits(_client_bits(self.own.reshape(-1), self.bits)))
         return _split((two[..., 0].view(np.uint8) + 2 * two[..., 1].view(np.uint8) ^ leaves).T)
 
     def _merge(self, G: Digits, P: Digits, party: Party, wire: Wire, number: int) -> Bits:

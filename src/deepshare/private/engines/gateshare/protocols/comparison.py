@@ -25,6 +25,7 @@ import numpy as np
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto import dcf
+from deepshare.private.engines.gateshare.crypto.base_ot import Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Keys, Words
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party
 from deepshare.private.engines.gateshare.protocols.step import Dealing
@@ -75,8 +76,8 @@ class Comparisons(Batch):
 
     parts: tuple[ComparisonKeys, ...]
 
-    def share(self, eps: Tensor, party: Party) -> Bits:
-        """Do steps 2 and 3: this party's share of h, (images * comparisons,)."""
+    def share(self, eps: Tensor, party: Party, wire: Wire, number: int) -> Bits:
+        """Do steps 2 and 3: this party's share of h, (images * comparisons,); nothing is sent."""
         words = eps.numpy().view(np.uint64)
         each = len(words) // sum(part.images for part in self.parts)
         ends = np.cumsum([part.images * each for part in self.parts])[:-1]

@@ -29,6 +29,9 @@ With the images
 
 So y_S + y_C = alpha u + alpha p + beta (x - a_C) - (alpha p - beta a_C) = alpha x g + beta x.
 
+Without a dealer both parties have a share of all that is dealt here, a_S and a_C come from `transfers` like A b and b,
+w = alpha p - beta a_C is made under encryption and is v, and 7 is `carry` instead of `comparison` (`GateStep.make`).
+
 A ReLU has no alpha and beta: 1, 2 and w fall away, v_C = p and y_S = u_S + u_C + p. The masked opening eps, which
 the product needs anyway, is the input of the comparison, so that a comparison costs no message. The server sends e_S
 first: both evaluate their keys at the same time. Where several neurons decide together, the sum of their x is compared,
@@ -43,8 +46,17 @@ import torch
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
+from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize, product_cost
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
-from deepshare.private.engines.gateshare.lot import Batch, Party, Piece
+from deepshare.private.engines.gateshare.lot import Batch, LotBatch, Party, Piece
+from deepshare.private.engines.gateshare.protocols.carry import (
+    Carries,
+    carry_bytes,
+    carry_cost,
+    carry_making,
+    make_carries,
+    read_carries,
+)
 from deepshare.private.engines.gateshare.protocols.comparison import (
     Comparisons,
     comparison_bytes,
@@ -61,11 +73,13 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ClientOnline,
     Dealing,
     InTheClear,
+    Making,
     ProtocolStep,
     ServerOffline,
     ServerOnline,
     Shape,
 )
+from deepshare.private.engines.gateshare.protocols.transfers import gate_cost, make_gate_masks
 from deepshare.private.ir.patches import count_cells, sums
 from deepshare.private.ir.program import GatedActivation, SharedActivation
 from deepshare.private.runtime.engine import Part
@@ -80,7 +94,7 @@ class ClientGate(Batch):
     b_C: Tensor
     Ab_C: Tensor
     p: Tensor
-    keys: Comparisons | None
+    keys: Comparisons | Carries | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,7 +106,7 @@ class ServerGate:
     b_S: Tensor
     Ab_S: Tensor
     w_S: Tensor | None
-    keys: Comparisons | None
+    keys: Comparisons | Carries | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,28 +163,35 @@ class GateStep(ProtocolStep):
 
     def masked_weight_shapes(self) -> list[Shape]:
         """Shapes of D_alpha and D_beta."""
-        return [] if self.affine is None else [(self.neurons[0],)] * 2
+        return [(self.neurons[0],)] * 2 if self.affine is not None and self.dealt else []
 
     def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
         """Size of step 3."""
         gates, words = images * self.comparisons, WORD * images * self.products
-        compared = comparison_bytes(gates, self.bits, party) if self.leads else {}
-        if party == "client":
+        compare = comparison_bytes if self.dealt else carry_bytes
+        compared = compare(gates, self.bits, party) if self.leads else {}
+        if self.dealt and party == "client":
             return compared
-        masked = {"masked": words} if self.affine is None else {"masked": words, "affine": words}
-        return masked | ({"bit": WORD * gates} if self.leads else {}) | compared
+        masked = {"masked": words} if self.dealt else {"neurons": words, "masked": words}
+        affine = {} if self.affine is None else {"affine": words}
+        return masked | affine | ({"bit": WORD * gates} if self.leads else {}) | compared
+
+    def making_cost(self, images: int) -> Part:
+        """Size of the transfers, of a leader for its followers too, and of the products under encryption."""
+        cost = Part() if self.affine is None else product_cost(self.grouped(images))
+        return cost + gate_cost(images * self.comparisons) + carry_making(images * self.comparisons, self.bits)
 
     def client_openings(self) -> dict[Piece, Shape]:
         """Shape of e_C."""
         return {(self.number, "neurons"): self.neurons}
 
     def online_cost(self, images: int) -> Part:
-        """Size of steps 6 to 8: one message each way; an affine activation multiplies by g, alpha and beta."""
-        sent = WORD * images * self.products + packed_size(images * self.comparisons)
+        """Size of steps 6 to 8: one message each way, and those of carries; three products with alpha and beta."""
+        gates = images * self.comparisons
+        sent = WORD * images * self.products + packed_size(gates)
         products = images * self.products * (1 if self.affine is None else 3)
-        return Part(
-            server_bytes=sent, client_bytes=sent, rounds=1, comparisons=images * self.comparisons, products=products
-        )
+        cost = Part(server_bytes=sent, client_bytes=sent, rounds=1, comparisons=gates, products=products)
+        return cost if self.dealt or not self.leads else cost + carry_cost(gates, self.bits)
 
     @property
     def held_bytes(self) -> int:
@@ -187,12 +208,15 @@ class GateStep(ProtocolStep):
         """Do steps 1 and 2."""
         if self.affine is None:
             return None, []
-        plain, L = self.encoded_affine(self.affine), self.affine_masks(seed)
+        plain = self.encoded_affine(self.affine)
+        if not self.dealt:
+            return plain, []
+        L = self.affine_masks(seed)
         return plain, [(plain.alpha - L.alpha).flatten(), (plain.beta - L.beta).flatten()]
 
     def client_session(self, masked_weights: list[Tensor]) -> AlphaBeta | None:
         """Keep D_alpha and D_beta."""
-        return None if self.affine is None else AlphaBeta(*map(self.per_channel, masked_weights))
+        return AlphaBeta(*map(self.per_channel, masked_weights)) if masked_weights else None
 
     def encoded_affine(self, affine: AlphaBeta) -> AlphaBeta:
         """Alpha and beta as ring elements."""
@@ -223,28 +247,77 @@ class GateStep(ProtocolStep):
             w = L.alpha * p - L.beta * a_C
             at.server.put("affine", self.number, w - at.client.mask("affine", self.number, self.neurons))
 
+    def make(self, at: Making) -> None:
+        """Do steps 1 to 4 without a dealer: masks and comparisons by transfers, alpha p - beta a_C under encryption."""
+        lot, images = at.lot, at.lot.images
+        if self.leads:
+            gates = torch.arange(images * self.comparisons).view(images, *self.gates)
+            sites = [step for step in at.steps if isinstance(step, GateStep) and step.leader == self.number]
+            make_gate_masks(
+                self.number,
+                self.comparisons,
+                {step.number: step.per_neuron(gates).expand(images, *step.neurons) for step in sites},
+                lot,
+                at.transfers,
+            )
+            make_carries(
+                self.number,
+                self.bits,
+                self.compared(lot.share("neurons", self.number, self.neurons)),
+                lot,
+                at.transfers,
+            )
+        if self.affine is not None:
+            if at.party == "server":
+                affine = self.encoded_affine(self.affine)
+                factor = torch.stack([affine.alpha.flatten(), -affine.beta.flatten()], 1)[:, :, None]
+            else:
+                p = lot.mask("pad", self.number, self.neurons)
+                a_C = lot.share("neurons", self.number, self.neurons)
+                factor = torch.stack([self.by_channel(p), self.by_channel(a_C)], 2)
+            share = at.encrypted.grouped(factor, self.grouped(images))
+            lot.put("affine", self.number, share.view(self.neurons[0], images, -1).transpose(0, 1))
+
+    def grouped(self, images: int) -> GroupedSize:
+        """alpha p - beta a_C as a product of groups, the channels."""
+        channels = self.neurons[0]
+        return GroupedSize(channels, images * self.products // channels, 2, 1)
+
+    def by_channel(self, x: Tensor) -> Tensor:
+        """Neurons of all images as (channels, rows)."""
+        return x.transpose(0, 1).reshape(self.neurons[0], -1)
+
+    def read(self, a: Tensor, lot: LotBatch, party: Party) -> Comparisons | Carries | None:
+        """A leader's comparisons, given its mask of x."""
+        if not self.leads:
+            return None
+        if self.dealt:
+            return read_comparisons(self.number, self.bits, self.comparisons, lot)
+        return read_carries(self.number, self.bits, self.compared(a).view(len(a), -1), lot, party)
+
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
         """Do steps 4 and 5."""
         x_C = self.picked(inputs[0])
-        a_C, p, Ab_C = (at.lot.mask(name, self.number, self.neurons) for name in ("neurons", "pad", "masked"))
+        a_C, p, Ab_C = (at.lot.share(name, self.number, self.neurons) for name in ("neurons", "pad", "masked"))
         e_C = at.openings[self.number, "neurons"] = x_C - a_C
-        b_C = self.per_neuron(at.lot.mask("bit", self.leader, self.gates))
-        keys = read_comparisons(self.number, self.bits, self.comparisons, at.lot) if self.leads else None
+        b_C = self.per_neuron(at.lot.share("bit", self.leader, self.gates))
+        keys = self.read(a_C, at.lot, "client")
         at.held[self.number] = ClientGate(x_C=x_C, e_C=e_C, b_C=b_C, Ab_C=Ab_C, p=p, keys=keys)
         v_C = p
-        D: AlphaBeta | None = at.session[self.number]
-        if D is not None:
-            v_C = D.alpha * p - D.beta * a_C + at.lot.mask("affine", self.number, self.neurons)
+        if self.affine is not None:
+            v_C = at.lot.share("affine", self.number, self.neurons)
+            D: AlphaBeta | None = at.session[self.number]
+            if D is not None:
+                v_C = D.alpha * p - D.beta * a_C + v_C
         return self.placed(inputs[0], -v_C)
 
     def server_offline(self, at: ServerOffline) -> None:
         """Read what was dealt, and e_C."""
         e_C = at.openings[self.number, "neurons"]
-        a_S = at.lot.mask("neurons", self.number, self.neurons)
-        Ab_S = at.lot.correction("masked", self.number, self.neurons)
-        b_S = self.per_neuron(at.lot.correction("bit", self.leader, self.gates))
-        w_S = None if self.affine is None else at.lot.correction("affine", self.number, self.neurons)
-        keys = read_comparisons(self.number, self.bits, self.comparisons, at.lot) if self.leads else None
+        a_S, Ab_S = (at.lot.share(name, self.number, self.neurons) for name in ("neurons", "masked"))
+        b_S = self.per_neuron(at.lot.share("bit", self.leader, self.gates))
+        w_S = None if self.affine is None else at.lot.share("affine", self.number, self.neurons)
+        keys = self.read(a_S, at.lot, "server")
         at.held[self.number] = ServerGate(a_S=a_S, e_C=e_C, b_S=b_S, Ab_S=Ab_S, w_S=w_S, keys=keys)
 
     # With the images
@@ -255,7 +328,9 @@ class GateStep(ProtocolStep):
         e_S = at.server.receive_numbers(self.number, tuple(mine.x_C.shape))
         at.waited()
         eps = e_S + mine.e_C
-        h_C = np.empty(0, np.bool_) if mine.keys is None else mine.keys.share(self.compared(eps), "client")
+        h_C = np.empty(0, np.bool_)
+        if mine.keys is not None:
+            h_C = mine.keys.share(self.compared(eps), "client", at.server, self.number)
         xb_C = eps * mine.b_C + mine.Ab_C
         if self.leads:
             h_S = unpack(at.server.receive(self.number, packed_size(len(h_C))), len(h_C))
@@ -272,7 +347,7 @@ class GateStep(ProtocolStep):
         eps = e_S + mine.e_C
         h_S = np.empty(0, np.bool_)
         if mine.keys is not None:
-            h_S = mine.keys.share(self.compared(eps), "server")
+            h_S = mine.keys.share(self.compared(eps), "server", at.client, self.number)
             at.client.send(self.number, pack(h_S))
         xb_S = eps * mine.b_S + mine.Ab_S
         padded_u_C, h_C = at.client.receive_both(self.number, tuple(x_S.shape), packed_size(len(h_S)))

@@ -19,17 +19,29 @@ With the images
 So y_S + y_C = sum of W (t_S + t_C - a) + L a + (W - L) a, + biases = sum of W t, + biases. The client's products depend
 on no layer before theirs, and the server multiplies once, with numbers as small as weights are.
 
+Without a dealer there is no L and no D: c is W a, made by both under encryption, and y_C = c_C (`LinearStep.make`).
+
 The result has the fractional bits of t and of W together: see `truncation`. A sum of layers that nothing else reads is
 one step, with one correction c_S.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry, Weight, plain_weight, ring_weight
+from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize, product_cost
+from deepshare.private.engines.gateshare.crypto.limb_matmul import (
+    Geometry,
+    Weight,
+    convolution_columns,
+    plain_weight,
+    ring_weight,
+    rows_of_kernels,
+)
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Party, Piece
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
@@ -38,12 +50,14 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ClientOffline,
     Dealing,
     InTheClear,
+    Making,
     ProtocolStep,
     ServerOffline,
     ServerOnline,
     Shape,
 )
 from deepshare.private.ir.program import Add, Convolution, Linear, Program
+from deepshare.private.runtime.engine import Part
 
 Multiply = Callable[[Tensor], Tensor]
 """A product with a prepared weight."""
@@ -86,6 +100,39 @@ class LinearTerm:
         bias = self.layer.bias.double()
         return bias if isinstance(self.layer, Diagonal) else bias.view(-1, *[1] * (dimensions - 1))
 
+    def grouped(self, images: int, shape: Shape) -> GroupedSize:
+        """The layer as a product of groups, of a client's `columns` and the server's `matrices`."""
+        weight = self.layer.weight
+        match self.layer:
+            case Diagonal():
+                return GroupedSize(groups := weight.numel(), images * math.prod(shape) // groups, 1, 1)
+            case Linear():
+                return GroupedSize(1, images, weight.shape[1], weight.shape[0])
+            case Convolution(groups=groups):
+                return GroupedSize(groups, images * math.prod(shape[1:]), weight[0].numel(), shape[0] // groups)
+
+    def columns(self, a: Tensor) -> Tensor:
+        """The client's factor, (groups, rows, inner)."""
+        match self.layer:
+            case Diagonal(weight=weight):
+                return a.reshape(len(a), weight.numel(), -1).transpose(0, 1).reshape(weight.numel(), -1, 1)
+            case Linear():
+                return a[None]
+            case Convolution(stride=stride, padding=padding, dilation=dilation, groups=groups, weight=weight):
+                geometry = Geometry(stride, padding, dilation, groups)
+                return convolution_columns(a, (weight.shape[2], weight.shape[3]), geometry)
+
+    def matrices(self) -> Tensor:
+        """The server's factor, (groups, inner, outputs)."""
+        W = self.weight()
+        match self.layer:
+            case Diagonal():
+                return W.reshape(-1, 1, 1)
+            case Linear():
+                return W.T[None]
+            case Convolution(groups=groups):
+                return rows_of_kernels(W, groups).mT
+
     def multiply(self, weight: Tensor, prepare: Callable[[Tensor, Geometry | None], Weight] = ring_weight) -> Multiply:
         """Prepare products with W, or with L or D in its place."""
         match self.layer:
@@ -113,11 +160,15 @@ class LinearStep(ProtocolStep):
 
     def masked_weight_shapes(self) -> list[Shape]:
         """Shapes of D."""
-        return [tuple(term.layer.weight.shape) for term in self.terms]
+        return [tuple(term.layer.weight.shape) for term in self.terms] if self.dealt else []
 
     def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
-        """Size of c_S."""
-        return {"product": WORD * images * self.elements} if party == "server" else {}
+        """Size of c_S; of c_C too, where there is no dealer."""
+        return {} if self.dealt and party == "client" else {"product": WORD * images * self.elements}
+
+    def making_cost(self, images: int) -> Part:
+        """Size of the products under encryption."""
+        return sum((product_cost(size) for size in self.products(images)), Part())
 
     def client_openings(self) -> dict[Piece, Shape]:
         """Shapes of e."""
@@ -131,10 +182,12 @@ class LinearStep(ProtocolStep):
         """Prepare products with W; do step 2."""
         weights = [(term, term.weight()) for term in self.terms]
         products = [term.multiply(W, plain_weight) for term, W in weights]
-        return products, [W - term.weight_mask(seed) for term, W in weights]
+        return products, [W - term.weight_mask(seed) for term, W in weights] if self.dealt else []
 
-    def client_session(self, masked_weights: list[Tensor]) -> list[Multiply]:
+    def client_session(self, masked_weights: list[Tensor]) -> list[Multiply] | None:
         """Prepare products with D."""
+        if not self.dealt:
+            return None
         return [term.multiply(D) for term, D in zip(self.terms, masked_weights, strict=True)]
 
     def deal(self, at: Dealing) -> None:
@@ -146,19 +199,51 @@ class LinearStep(ProtocolStep):
             c_S += L(a)
         at.server.put("product", self.number, c_S)
 
+    def make(self, at: Making) -> None:
+        """Do steps 1 to 4 without a dealer: c = W a under encryption."""
+        c = torch.zeros(at.lot.images, *self.shape, dtype=torch.int64)
+        for size, terms in self.products(at.lot.images).items():
+            factors = [
+                term.matrices() if at.party == "server" else term.columns(at.lot.mask("tensor", source, term.takes))
+                for source, term in terms
+            ]
+            share = at.encrypted.grouped(torch.cat(factors, 1 if at.party == "server" else 2), size)
+            c += self.placed(share, at.lot.images)
+        at.lot.put("product", self.number, c)
+
+    def products(self, images: int) -> dict[GroupedSize, list[tuple[int, LinearTerm]]]:
+        """Products under encryption: terms of as many groups, with the steps that they read, are one product."""
+        alike: dict[tuple[int, int, int], list[tuple[int, LinearTerm]]] = {}
+        for source, term in zip(self.inputs, self.terms, strict=True):
+            size = term.grouped(images, self.shape)
+            alike.setdefault((size.groups, size.rows, size.outputs), []).append((source, term))
+        return {
+            GroupedSize(groups, rows, sum(term.grouped(images, self.shape).inner for _, term in terms), outputs): terms
+            for (groups, rows, outputs), terms in alike.items()
+        }
+
+    def placed(self, share: Tensor, images: int) -> Tensor:
+        """Products (groups, rows, outputs) in the shape of the result."""
+        groups, rows, outputs = share.shape
+        if len(self.shape) == 1 or rows == images:
+            # A row an image: groups and outputs are the neurons, in order.
+            return share.transpose(0, 1).reshape(images, *self.shape)
+        return share.view(groups, images, -1, outputs).permute(1, 0, 3, 2).reshape(images, *self.shape)
+
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
         """Do steps 4 and 5."""
-        products: list[Multiply] = at.session[self.number]
-        y_C = at.lot.mask("product", self.number, self.shape)
-        for D, source, term, t_C in zip(products, self.inputs, self.terms, inputs, strict=True):
+        products: list[Multiply] | None = at.session[self.number]
+        y_C = at.lot.share("product", self.number, self.shape)
+        for i, (source, term, t_C) in enumerate(zip(self.inputs, self.terms, inputs, strict=True)):
             a = at.lot.mask("tensor", source, term.takes)
             at.openings[source, "tensor"] = t_C - a
-            y_C = y_C + D(a)
+            if products is not None:
+                y_C = y_C + products[i](a)
         return y_C
 
     def server_offline(self, at: ServerOffline) -> None:
         """Read c_S and e."""
-        rest = self.bias() + at.lot.correction("product", self.number, self.shape)
+        rest = self.bias() + at.lot.share("product", self.number, self.shape)
         at.held[self.number] = ServerLinear(rest, [at.openings[source, "tensor"] for source in self.inputs])
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:

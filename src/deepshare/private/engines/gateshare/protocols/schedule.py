@@ -1,7 +1,7 @@
 """Schedules: the steps of a program, the same for every party, and what they put on a channel before the images."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -33,6 +33,11 @@ class Schedule:
     number_format: NumberFormat
     steps: tuple[ProtocolStep, ...]
     output: int
+
+    @property
+    def dealt(self) -> bool:
+        """Whether a dealer makes lots; else the two parties do."""
+        return self.steps[0].dealt
 
     @property
     def unsafe_shares(self) -> float:
@@ -85,6 +90,7 @@ class ScheduleBuilder:
     Attributes:
         program: The program.
         number_format: The number format.
+        dealt: Whether a dealer makes lots.
         steps: The steps so far.
         at: By operation, the step that has its result.
         pending: By operation, how to add the last steps of those that are only begun.
@@ -92,6 +98,7 @@ class ScheduleBuilder:
 
     program: Program
     number_format: NumberFormat
+    dealt: bool = True
     steps: list[ProtocolStep] = field(default_factory=list)
     at: dict[int, int] = field(default_factory=dict)
     pending: dict[int, Callable[[], None]] = field(default_factory=dict)
@@ -105,7 +112,7 @@ class ScheduleBuilder:
 
     def append(self, step: ProtocolStep, result_of: int | None = None) -> int:
         """Add a step, which may give the result of an operation; returns its number."""
-        self.steps.append(step)
+        self.steps.append(replace(step, dealt=self.dealt))
         if result_of is not None:
             self.at[result_of] = step.number
         return step.number

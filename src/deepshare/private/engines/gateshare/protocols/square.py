@@ -171,7 +171,7 @@ class SquareStep(ProtocolStep):
         """Read what was dealt."""
         a_S: Tensor = at.held[self.opening.number]
         e_C = at.openings[self.opening.number, "neurons"]
-        AA_S = at.lot.correction("masked", self.number, self.shape)
+        AA_S = at.lot.share("masked", self.number, self.shape)
         at.held[self.number] = ServerSquare(a_S=a_S, e_C=e_C, AA_S=AA_S)
 
     def client_online(self, at: ClientOnline) -> None:

@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party, Piece
+from deepshare.private.engines.gateshare.protocols.transfers import Transfers
 from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.runtime.engine import Part
 
@@ -42,6 +44,25 @@ class Dealing:
     server: Lot
     client: Lot
     passed: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(eq=False, kw_only=True)
+class Making:
+    """State of a party while it makes one lot with the other party, without a dealer.
+
+    Attributes:
+        party: This one.
+        steps: All steps.
+        lot: This party's half, to be filled.
+        transfers: Oblivious transfers with the other party.
+        encrypted: Products under encryption with the other party.
+    """
+
+    party: Party
+    steps: "tuple[ProtocolStep, ...]"
+    lot: Lot
+    transfers: Transfers
+    encrypted: Encrypted
 
 
 @dataclass(eq=False, kw_only=True)
@@ -145,6 +166,7 @@ class ProtocolStep(ABC):
         inputs: NumberFormat of the steps that it reads.
         shape: Shape of its result without the batch.
         scale: Fractional bits of its result.
+        dealt: Whether a dealer makes its lots; else the parties do.
         interactive: Whether the client takes part online.
     """
 
@@ -155,6 +177,7 @@ class ProtocolStep(ABC):
     inputs: tuple[int, ...]
     shape: Shape
     scale: int
+    dealt: bool = True
 
     @property
     def elements(self) -> int:
@@ -168,8 +191,12 @@ class ProtocolStep(ABC):
         return []
 
     def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
-        """Bytes that the dealer sends to a party for some images, by name; their order is that of the wire."""
+        """Bytes of a party's lot for some images, by name; their order is that of the wire and of files."""
         return {}
+
+    def making_cost(self, images: int) -> Part:
+        """Bytes of both parties to make a lot for some images, where there is no dealer."""
+        return Part()
 
     def client_openings(self) -> dict[Piece, Shape]:
         """Shapes of what the client sends before each image."""
@@ -205,6 +232,9 @@ class ProtocolStep(ABC):
 
     def deal(self, at: Dealing) -> None:
         """Fill in the dealer's part of a lot."""
+
+    def make(self, at: Making) -> None:
+        """Fill in this party's half of a lot, together with the other party."""
 
     @abstractmethod
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:

@@ -16,7 +16,7 @@ A b = a_S b_S + sign_S a_S b_C + a_C b_C + sign_C a_C b_S, since b = b_S + sign_
 the transfers give, so nothing is sent for a neuron. The other party lacks one of the two keys: they are random to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -27,8 +27,9 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.base_ot import Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Words
-from deepshare.private.engines.gateshare.crypto.ot import Index, OtReceiver, OtSender
+from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, Index, OtReceiver, OtSender, extension_bytes
 from deepshare.private.engines.gateshare.lot import Lot, Party
+from deepshare.private.runtime.engine import Part
 
 Numbers = NDArray[np.int64]
 
@@ -65,6 +66,21 @@ class Transfers:
         else:
             chosen, keys = self.receiver.random(choices), self.sender.random(len(choices))
         return keys, chosen
+
+
+def transfer_cost(by_server: Iterable[int], by_client: Iterable[int]) -> Part:
+    """Bytes of random transfers, call by call, that the one party sends and the other receives."""
+    cost = Part()
+    for count in by_server:
+        cost += Part(server_bytes=DONE_BYTES, client_bytes=extension_bytes(count))
+    for count in by_client:
+        cost += Part(server_bytes=extension_bytes(count), client_bytes=DONE_BYTES)
+    return cost
+
+
+def gate_cost(gates: int) -> Part:
+    """Bytes of steps 1 to 3."""
+    return transfer_cost([gates], [gates]) + Part(server_bytes=8 * gates) if gates else Part()
 
 
 def make_gate_masks(leader: int, gates: int, sites: Mapping[int, Tensor], lot: Lot, transfers: Transfers) -> None:

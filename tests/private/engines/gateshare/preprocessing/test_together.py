@@ -1,0 +1,160 @@
+"""Lots that two parties make: every tensor of an inference with them is that of the clear, every byte is computed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from deepshare.errors import EngineError, UnsupportedModelError
+from deepshare.private.engines.gateshare import cost_model, reference
+from deepshare.private.engines.gateshare.crypto.ring import encode
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Party
+from deepshare.private.engines.gateshare.preprocessing import together
+from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
+from deepshare.private.engines.gateshare.protocols.linear import LinearStep
+from deepshare.private.engines.gateshare.protocols.local import output_cost
+from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.ir.trace import translate
+from deepshare.private.runtime.engine import Part, find_engine
+from tests.private.engines.gateshare.crypto.two_ends import at_both_ends
+from tests.private.engines.gateshare.trial import SIZE, chi_square, networks, shared_resnet
+from tests.private.engines.gateshare.two_party import OPEN, PARTIES, InTheOpen, Told, TwoPartyTrial
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _open_products() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(together, "Encrypted", InTheOpen)
+        patch.setattr(together, "Duplex", Told)
+        yield
+
+
+@pytest.fixture(scope="module", params=["shared", "plain", "odd"])
+def trial(request: pytest.FixtureRequest) -> TwoPartyTrial:
+    torch.manual_seed(5)
+    return TwoPartyTrial(translate(networks()[request.param], SIZE))
+
+
+def test_every_tensor_is_exact_and_every_online_byte_is_computed(trial: TwoPartyTrial) -> None:
+    images = torch.randn(2, *SIZE)
+    run = trial.run(images)
+    expected: dict[int, Tensor] = {}
+    logits = reference.evaluate(trial.schedule, images, run.shares, expected.__setitem__)
+    assert set(expected) == set(run.values)
+    for number, value in expected.items():
+        assert torch.equal(run.values[number], value), f"{number} {trial.schedule.steps[number]}"
+    assert torch.equal(run.logits, logits + run.noise)
+    computed = dict.fromkeys(run.server, Part())
+    for step in trial.schedule.steps:
+        computed[step.operation] += step.online_cost(2)
+    last = trial.schedule.steps[trial.schedule.output]
+    computed[last.operation] += output_cost(last, 2)
+    for number, part in computed.items():
+        assert replace(run.server[number].beside(run.client[number]), seconds=0.0) == part
+    leaders = sum(isinstance(step, GateStep) and step.leads for step in trial.schedule.steps)
+    online = sum(cost_model.online(trial.program, 2, dealt=False).values(), Part())
+    dealt = sum(cost_model.online(trial.program, 2).values(), Part())
+    assert online.rounds == dealt.rounds + 2 * leaders
+    assert online.comparisons == dealt.comparisons == 2 * trial.program.comparisons
+
+
+def test_a_lot_has_its_sizes_and_nothing_is_sent_for_a_neuron(trial: TwoPartyTrial) -> None:
+    halves = dict(zip(PARTIES, trial.lots(2), strict=True))
+    for party, lot in halves.items():
+        sizes = trial.schedule.dealt_bytes(2, party)
+        assert {piece: len(data) for piece, data in lot.pieces.items()} == sizes
+        assert trial.schedule.lot_bytes(2, party) == ID_BYTES + len(lot.seed) + sum(sizes.values())
+    assert halves["server"].id == halves["client"].id and halves["server"].seed != halves["client"].seed
+    gates = [replace(step, affine=None) for step in trial.schedule.steps if isinstance(step, GateStep)]
+    cost = sum((step.making_cost(2) for step in gates), Part())
+    assert trial.made == {"server": cost.server_bytes + ID_BYTES, "client": cost.client_bytes}
+    assert all(step.making_cost(2) == Part() for step in gates if not step.leads)
+
+
+def test_what_is_said_before_and_with_the_images_looks_random_and_holds_no_weight_or_pixel() -> None:
+    torch.manual_seed(9)
+    program = translate(shared_resnet(8), SIZE)
+    # With the bits of a large network every byte of a comparison is masked.
+    trial = TwoPartyTrial(program, NumberFormat((32,) * len(program.operations), 8.0))
+    images = torch.randn(4, *SIZE)
+    run = trial.run(images)
+    for party in PARTIES:
+        # A batch of transfers begins with two counters; the rest of it, and every correction, is masked.
+        for content in trial.said[party]:
+            if len(content) > 1 << 14:
+                assert 120 < chi_square(np.frombuffer(content, np.uint8)[16:]) < 440
+    online = {"server": run.from_server[:-1], "client": run.from_client}
+    for messages in online.values():
+        for _, data in messages:
+            if len(data) > 1 << 14:
+                assert 120 < chi_square(np.frombuffer(data, np.uint8)) < 440
+    secrets = {"client": encode(images, trial.number_format.fraction)}
+    linear = [step for step in trial.schedule.steps if isinstance(step, LinearStep)]
+    secrets["server"] = torch.cat([term.weight().flatten() for step in linear for term in step.terms])
+    for party in PARTIES:
+        said = b"".join([*trial.said[party], *(data for _, data in online[party])])
+        words = secrets[party].flatten().unique()
+        # Rare enough that one would not occur by chance: eight bytes, in any position.
+        for value in words[words.abs() > 8][:200].tolist():
+            assert value.to_bytes(8, "little", signed=True) not in said
+        floats = (images if party == "client" else linear[0].terms[0].layer.weight).flatten()[:200]
+        for value in floats:
+            assert value.numpy().tobytes() not in said or not value
+
+
+def test_masks_of_two_lots_have_nothing_in_common(trial: TwoPartyTrial) -> None:
+    first, second = trial.lots(1), trial.lots(1)
+    for one, other in zip(first, second, strict=True):
+        assert one.id != other.id and one.seed != other.seed
+        for piece, data in one.pieces.items():
+            if len(data) > 256:
+                equal = float((data == other.pieces[piece]).mean())
+                assert equal < 0.1, piece
+
+
+def test_polynomials_are_refused_before_anything_starts() -> None:
+    program = translate(networks()["quadratic"], SIZE)
+    engine = find_engine("gateshare-2pc")
+    with pytest.raises(UnsupportedModelError, match="gateshare-2pc has no polynomials yet: take engine gateshare"):
+        engine.check(program, {})
+    with pytest.raises(EngineError, match="engine gateshare-2pc has no option dealer: leave it out"):
+        engine.check(translate(nn.Sequential(nn.Conv2d(3, 4, 3)), SIZE), {"dealer": "pool"})
+
+
+@pytest.mark.parametrize("at", [0, 3, 6])
+@pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.parametrize("damage", ["short", "long", "repeated"])
+def test_a_dishonest_peer_ends_it_with_one_line_on_both_sides(
+    party: Party, at: int, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    trial = TwoPartyTrial(translate(model, (1, 4, 4)))
+
+    class Dishonest(Told):
+        def put(self, name: str, content: bytes) -> None:
+            sent = [one for kind, one in self.said if kind != OPEN]
+            if (
+                name != OPEN
+                and len(sent) == at
+                and self._channel.peer == ("receiver" if party == "server" else "sender")
+            ):
+                changed = {"short": content[:-1], "long": content + b"x", "repeated": sent[-1] if sent else b""}
+                content = changed[damage]
+            super().put(name, content)
+
+    monkeypatch.setattr(together, "Duplex", Dishonest)
+
+    def make(role: Party, channel: Channel) -> None:
+        LotMaker.begin(trial.schedule if role == "server" else trial.public, role, channel).make(1)
+
+    ends = at_both_ends(lambda channel: make("server", channel), lambda channel: make("client", channel))
+    for error in ends.errors:
+        assert isinstance(error, EngineError | ConnectionError), error
+        assert "\n" not in str(error)
+    assert any(isinstance(error, EngineError) and "start both parties again" in str(error) for error in ends.errors)

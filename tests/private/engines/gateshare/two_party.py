@@ -1,0 +1,89 @@
+"""Sessions without a dealer in this process: real transfers over a socket, and products in the clear.
+
+`InTheOpen` stands in for products under encryption, whose shares are random all the same. The real ones are tested in
+`crypto/test_homomorphic.py`, and between processes in `test_two_party.py`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, Messages
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.lot import Lot, Party
+from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
+from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.engines.gateshare.transport.duplex import Duplex
+from deepshare.private.ir.program import Program
+from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
+from tests.private.engines.gateshare.trial import Trial
+
+PARTIES: tuple[Party, Party] = ("server", "client")
+OPEN = "in the open"
+
+
+class InTheOpen(Encrypted):
+    """Products that the client computes from the server's matrix."""
+
+    def __init__(self, duplex: Messages, party: Any) -> None:
+        self._duplex, self._rank = duplex, PARTIES.index(party)
+
+    @classmethod
+    def begin(cls, duplex: Messages, party: Any) -> "InTheOpen":
+        return cls(duplex, party)
+
+    def product(self, own: Tensor, size: tuple[int, int, int]) -> Tensor:
+        rows, inner, outputs = size
+        assert own.shape == ((inner, outputs) if self._rank == 0 else (rows, inner)) and own.is_contiguous()
+        if self._rank == 0:
+            share = torch.randint(-(2**63), 2**63 - 1, (rows, outputs))
+            self._duplex.put(OPEN, own.numpy().tobytes() + share.numpy().tobytes())
+            return share
+        data = torch.frombuffer(bytearray(self._duplex.get(OPEN)), dtype=torch.int64)
+        W, theirs = data[: inner * outputs].view(inner, outputs), data[inner * outputs :].view(rows, outputs)
+        return own @ W - theirs
+
+
+class Told(Duplex):
+    """A duplex that keeps what it sends."""
+
+    def __init__(self, channel: Channel, step: int) -> None:
+        super().__init__(channel, step)
+        self.said: list[tuple[str, bytes]] = []
+
+    def put(self, name: str, content: bytes) -> None:
+        self.said.append((name, content))
+        super().put(name, content)
+
+
+class TwoPartyTrial(Trial):
+    """A session without a dealer.
+
+    Attributes:
+        said: By party, all that it said while the last lot was made, products aside.
+        made: By party, the bytes of that.
+    """
+
+    said: dict[Party, list[bytes]]
+    made: dict[Party, int]
+
+    def __init__(self, program: Program, number_format: NumberFormat | None = None) -> None:
+        super().__init__(program, number_format, dealt=False)
+
+    def lots(self, images: int) -> tuple[Lot, Lot]:
+        def make(party: Party, channel: Channel) -> tuple[Lot, list[bytes]]:
+            maker = LotMaker.begin(self.schedule if party == "server" else self.public, party, channel)
+            assert isinstance(maker._duplex, Told)
+            maker._duplex.said.clear()
+            lot = maker.make(images)
+            # The channel is free for frames again.
+            channel.send(7, lot.id)
+            assert channel.receive(7, 16).tobytes() == lot.id
+            return lot, [content for name, content in maker._duplex.said if name != OPEN]
+
+        ends = well(at_both_ends(lambda channel: make("server", channel), lambda channel: make("client", channel)))
+        (for_server, by_server), (for_client, by_client) = ends.results
+        self.said = {"server": by_server, "client": by_client}
+        self.made = {party: sum(map(len, said)) for party, said in self.said.items()}
+        return for_server, for_client
