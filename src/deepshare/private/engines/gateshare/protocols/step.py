@@ -163,7 +163,7 @@ class ProtocolStep(ABC):
     Attributes:
         number: Its place in the schedule; labels its masks and its frames.
         operation: Number of the operation that it belongs to.
-        inputs: NumberFormat of the steps that it reads.
+        inputs: Numbers of the steps that it reads.
         shape: Shape of its result without the batch.
         scale: Fractional bits of its result.
         dealt: Whether a dealer makes its lots; else the parties do.
