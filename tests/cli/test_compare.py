@@ -22,7 +22,8 @@ def test_run_list_and_show(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ran.out.endswith("written to results/compare/digits/README.md\n")
     results = sorted(file.name for file in Path("results/compare/digits").iterdir())
     assert results == [
-        *("README.md", "few-deepshare-96-seed0.json", "few-teacher-seed0", "few-teacher-seed0.json"),
+        *("README.md", "curves-few.png", "curves-few.svg"),
+        *("few-deepshare-96-seed0.json", "few-teacher-seed0", "few-teacher-seed0.json"),
         *("pareto-few.png", "pareto-few.svg"),
     ]
 
