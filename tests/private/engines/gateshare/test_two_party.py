@@ -1,15 +1,28 @@
 """Engine gateshare-2pc between two processes, with products under encryption."""
 
+import os
+import signal
+import threading
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
+from queue import Queue
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from deepshare import plan, private, share
+from deepshare.data.images import About
 from deepshare.private.cost import Result, predict
 from deepshare.private.ir.trace import translate
+from deepshare.private.remote.client import connected
+from deepshare.private.remote.server import ModelServer
+from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.runtime.engine import Role, Task, find_engine
+from deepshare.private.runtime.party import Event, ProcessParty, free_ports
 from tests.private.engines.gateshare.trial import shared_resnet
 
 pytestmark = pytest.mark.skipif(find_spec("spu") is None, reason="spu is not installed")
@@ -55,3 +68,58 @@ def test_a_residual_network() -> None:
     result = check(shared_resnet(8, 400, (3, 16, 16)), torch.randn(2, 3, 16, 16))
     assert result.cost.online.comparisons == 2 * 400
     assert result.cost.online.rounds == 17 + 2 * 4
+
+
+@pytest.mark.slow
+def test_two_machines_over_tls_of_which_the_client_opens_no_port(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    size = (3, 8, 8)
+    program = translate(shared_resnet(4, "10%", size), size)
+    make_keys(tmp_path, ["localhost"])
+    said: list[str] = []
+    about = About(size=size, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
+    service = ModelServer(
+        engine=find_engine("gateshare-2pc"),
+        options={},
+        program=program,
+        about=about,
+        tls=tls_of(tmp_path / "server"),
+        log=said.append,
+    )
+    images = torch.randn(1, *size)
+    with service.listen("127.0.0.1", 0) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        address = f"localhost:{listening.socket.getsockname()[1]}"
+        with connected(address, tls_of(tmp_path / "client")) as client:
+            result = client.ask(images)
+        listening.shutdown()
+    expected = program.evaluate(images)
+    assert torch.equal(result.logits.argmax(1), expected.argmax(1))
+    assert result.cost.offline.server_bytes > 0 and result.cost.offline.dealer_bytes == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["server", "client"])
+@pytest.mark.parametrize("seconds", [1.0, 5.0, 9.0])
+def test_a_party_that_is_killed_ends_the_other_with_one_line(victim: Role, seconds: float) -> None:
+    torch.manual_seed(4)
+    size = (3, 16, 16)
+    program = translate(shared_resnet(8, 400, size), size)
+    roles: tuple[Role, Role] = ("server", "client")
+    addresses = dict(zip(roles, (f"127.0.0.1:{port}" for port in free_ports("127.0.0.1", 2)), strict=True))
+    events: Queue[Event] = Queue()
+    parties: dict[Role, ProcessParty] = {}
+    with ExitStack() as stack:
+        for role in roles:
+            own = (program, None) if role == "server" else (program.outline(), torch.randn(4, *size))
+            task = Task(role=role, program=own[0], addresses=addresses, images=own[1], count=4)
+            parties[role] = ProcessParty("gateshare-2pc", task, 1)
+            parties[role].start(events.put)
+            stack.callback(parties[role].stop)
+        for _ in roles:
+            assert events.get(timeout=100).kind == "ready"
+        time.sleep(seconds)
+        os.kill(parties[victim]._process.pid, signal.SIGKILL)
+        ends = dict(event[:2] for event in (events.get(timeout=60) for _ in roles))
+    survivor = roles[1 - roles.index(victim)]
+    assert ends[survivor] in ("lost", "refused") and ends[victim] == "failed"

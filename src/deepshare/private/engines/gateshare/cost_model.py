@@ -1,8 +1,8 @@
 """Costs: bytes and rounds of a program computed from its shapes alone, and meters of what a party does.
 
 Online the computed costs are what the parties measure, to the byte and the round. Offline too, if the network has the
-usual number format, see `NumberFormat.usual`, and no lot has to be replaced. A wider range makes keys larger, and
-without a dealer comparisons, online too.
+usual number format, see `NumberFormat.usual`, and no lot has to be replaced. A wider range makes keys larger.
+Without a dealer a range beyond 37 bits makes comparisons larger, online too.
 """
 
 import math

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.gateshare import cost_model, reference
 from deepshare.private.engines.gateshare.crypto.ring import encode
-from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Party
 from deepshare.private.engines.gateshare.preprocessing import together
 from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
@@ -78,9 +77,7 @@ def test_a_lot_has_its_sizes_and_nothing_is_sent_for_a_neuron(trial: TwoPartyTri
 
 def test_what_is_said_before_and_with_the_images_looks_random_and_holds_no_weight_or_pixel() -> None:
     torch.manual_seed(9)
-    program = translate(shared_resnet(8), SIZE)
-    # With the bits of a large network every byte of a comparison is masked.
-    trial = TwoPartyTrial(program, NumberFormat((32,) * len(program.operations), 8.0))
+    trial = TwoPartyTrial(translate(shared_resnet(8), SIZE))
     images = torch.randn(4, *SIZE)
     run = trial.run(images)
     for party in PARTIES:

@@ -12,6 +12,7 @@ from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, extension_
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, LotBatch, Party
 from deepshare.private.engines.gateshare.protocols.carry import (
+    carry_bits,
     carry_bytes,
     carry_cost,
     carry_transfers,
@@ -20,6 +21,7 @@ from deepshare.private.engines.gateshare.protocols.carry import (
 )
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers, make_gate_masks
 from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.runtime.engine import Part
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
 
 PARTIES: tuple[Party, Party] = ("server", "client")
@@ -42,7 +44,7 @@ def edges(bits: int, count: int) -> tuple[Tensor, Tensor]:
     return x - z_C, z_C
 
 
-@pytest.mark.parametrize("bits", [6, 9, 32, 34, 47, 63])
+@pytest.mark.parametrize("bits", [6, 9, 32, 37, 49, 63])
 def test_every_bit_is_that_of_the_clear_and_every_byte_is_counted(bits: int) -> None:
     images, each = 3, 40
     z_S, z_C = edges(bits, images * each)
@@ -81,6 +83,13 @@ def test_every_bit_is_that_of_the_clear_and_every_byte_is_counted(bits: int) -> 
         "server": (BASE, offline[0], cost.server_bytes),
         "client": (BASE, offline[1], cost.client_bytes),
     }
+
+
+def test_a_comparison_costs_the_same_for_most_ranges() -> None:
+    assert [carry_bits(bits) for bits in (32, 34, 37, 38, 46, 50)] == [37, 37, 37, 49, 49, 64]
+    assert carry_cost(8, 37) == Part(server_bytes=8 * 36 + 20, client_bytes=20, rounds=2)
+    assert carry_cost(8, 49).rounds == carry_cost(8, 64).rounds == 2
+    assert carry_transfers(1, 37) == ([36, 8], [8])
 
 
 def test_rows_of_several_lots_go_together() -> None:

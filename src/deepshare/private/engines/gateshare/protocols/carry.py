@@ -55,6 +55,11 @@ Digits = NDArray[np.uint8]
 # Sizes
 
 
+def carry_bits(bits: int) -> int:
+    """k for numbers of so many bits, rounded up: what a comparison costs does not depend on ranges in most networks."""
+    return next(k for k in (37, 49, 64) if bits <= k)
+
+
 def digit_count(bits: int) -> int:
     """d."""
     return -(-(bits - 1) // DIGIT)

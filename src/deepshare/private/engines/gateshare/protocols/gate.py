@@ -51,6 +51,7 @@ from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Batch, LotBatch, Party, Piece
 from deepshare.private.engines.gateshare.protocols.carry import (
     Carries,
+    carry_bits,
     carry_bytes,
     carry_cost,
     carry_making,
@@ -155,6 +156,11 @@ class GateStep(ProtocolStep):
         return math.prod(self.gates) if self.leads else 0
 
     @property
+    def compared_bits(self) -> int:
+        """Bits of the numbers that are compared, as the comparison takes them."""
+        return self.bits if self.dealt else carry_bits(self.bits)
+
+    @property
     def products(self) -> int:
         """Neurons for each image."""
         return math.prod(self.neurons)
@@ -169,7 +175,7 @@ class GateStep(ProtocolStep):
         """Size of step 3."""
         gates, words = images * self.comparisons, WORD * images * self.products
         compare = comparison_bytes if self.dealt else carry_bytes
-        compared = compare(gates, self.bits, party) if self.leads else {}
+        compared = compare(gates, self.compared_bits, party) if self.leads else {}
         if self.dealt and party == "client":
             return compared
         masked = {"masked": words} if self.dealt else {"neurons": words, "masked": words}
@@ -179,7 +185,7 @@ class GateStep(ProtocolStep):
     def making_cost(self, images: int) -> Part:
         """Size of the transfers, of a leader for its followers too, and of the products under encryption."""
         cost = Part() if self.affine is None else product_cost(self.grouped(images))
-        return cost + gate_cost(images * self.comparisons) + carry_making(images * self.comparisons, self.bits)
+        return cost + gate_cost(images * self.comparisons) + carry_making(images * self.comparisons, self.compared_bits)
 
     def client_openings(self) -> dict[Piece, Shape]:
         """Shape of e_C."""
@@ -191,7 +197,7 @@ class GateStep(ProtocolStep):
         sent = WORD * images * self.products + packed_size(gates)
         products = images * self.products * (1 if self.affine is None else 3)
         cost = Part(server_bytes=sent, client_bytes=sent, rounds=1, comparisons=gates, products=products)
-        return cost if self.dealt or not self.leads else cost + carry_cost(gates, self.bits)
+        return cost if self.dealt or not self.leads else cost + carry_cost(gates, self.compared_bits)
 
     @property
     def held_bytes(self) -> int:
@@ -260,13 +266,8 @@ class GateStep(ProtocolStep):
                 lot,
                 at.transfers,
             )
-            make_carries(
-                self.number,
-                self.bits,
-                self.compared(lot.share("neurons", self.number, self.neurons)),
-                lot,
-                at.transfers,
-            )
+            a = lot.share("neurons", self.number, self.neurons)
+            make_carries(self.number, self.compared_bits, self.compared(a), lot, at.transfers)
         if self.affine is not None:
             if at.party == "server":
                 affine = self.encoded_affine(self.affine)
@@ -293,7 +294,7 @@ class GateStep(ProtocolStep):
             return None
         if self.dealt:
             return read_comparisons(self.number, self.bits, self.comparisons, lot)
-        return read_carries(self.number, self.bits, self.compared(a).view(len(a), -1), lot, party)
+        return read_carries(self.number, self.compared_bits, self.compared(a).view(len(a), -1), lot, party)
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
         """Do steps 4 and 5."""
