@@ -196,7 +196,7 @@ def test_flags_are_read_as_their_type(key: str, value: object, expected: object)
         ({"data.augmentation.hue": 0.7}, "data.augmentation.hue: got 0.7, expected less than or equal to 0.5"),
         ({"data.augmentation.scale": [1]}, "digits.toml: data.augmentation.scale.1: missing"),
         ({"data.augmentation.scale": [2.0, 1.0]}, "scale runs from the smaller to the larger factor"),
-        ({"budget.gates": "0"}, "digits.toml: budget.gates: expected a number of gates above 0"),
+        ({"budget.gates": "-1"}, "digits.toml: budget.gates: expected a number of gates above 0"),
         ({"budget.gates": "101%"}, 'budget.gates: expected a number of gates (6000) or a share of the ReLUs ("1.25%")'),
         (
             {"budget.allocate": "snll"},
