@@ -14,9 +14,9 @@ from deepshare.errors import CheckpointError, PlanError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan, plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.allocation import ALLOCATIONS, FILE
 from deepshare.training.build import layout_of, load, of_first_sites
 from deepshare.training.evaluate import evaluate
+from deepshare.training.recipe.allocation import find
 from deepshare.training.recipe.files import Recipe, load_recipe, names
 from tests.training.allocation.shapes import build, sites_of
 from tests.training.small_runs import Finished
@@ -76,7 +76,7 @@ def test_the_budget_of_every_recipe_can_be_met(name: str) -> None:
         model,
         size,
         recipe.budget.gates,
-        ALLOCATIONS.get(allocate, FILE).read(allocate, find_sites(model, size)),
+        find(allocate).read(find_sites(model, size)),
         layer_sharing=recipe.budget.layer_sharing,
         max_group=recipe.budget.max_group,
     )

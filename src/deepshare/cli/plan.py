@@ -90,9 +90,9 @@ def plan(
         shares: Mapping[str, float] | None = counts_by_snl(chosen, run, source, resume)
     else:
         from deepshare.sharing.sites import find_sites
-        from deepshare.training.allocation import ALLOCATIONS, FILE
+        from deepshare.training.recipe.allocation import find
 
-        shares = ALLOCATIONS.get(allocate, FILE).read(allocate, find_sites(network, wanted))
+        shares = find(allocate).read(find_sites(network, wanted))
     made = divide(network, wanted, budget, shares, **options)
     said = with_cost(network, made, cost, as_json) if cost else made.to_json() if as_json else f"{made}\n"
     if out is not None:

@@ -59,6 +59,10 @@ class PhaseView(Protocol):
         """Epochs, at most."""
 
     @property
+    def batch(self) -> int:
+        """Images of one step, over all processes."""
+
+    @property
     def weight_decay(self) -> float:
         """Of the optimiser."""
 

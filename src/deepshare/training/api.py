@@ -12,7 +12,6 @@ from torch import nn
 
 from deepshare.data import UserLoader
 from deepshare.errors import DataError, RecipeError
-from deepshare.methods.snl import SNLSettings
 from deepshare.training.build import lay_out
 from deepshare.training.data_source import DataSource, make_data_source
 from deepshare.training.hardware import Hardware, launch, on_all_ranks
@@ -114,7 +113,7 @@ def allocate(
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe = changed(recipe, {"budget.allocate": "snl"})
     with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as pipeline:
-        return pipeline.allocate(resume)
+        return {site: round(count) for site, count in (pipeline.allocate(resume) or {}).items()}
 
 
 @contextmanager
@@ -157,9 +156,7 @@ def _source(data: Any, recipe: Recipe, data_dir: str | Path | None, download: bo
 
 
 def _check_batches(recipe: Recipe, processes: int) -> None:
-    batches = {name: phase.batch for name, phase in recipe.phases.items()}
-    if recipe.budget and recipe.budget.allocate == "snl":
-        batches["snl"] = recipe.section(SNLSettings).batch
-    for name, batch in batches.items():
-        if batch % processes:
-            raise RecipeError(f"{name}.batch = {batch} cannot be shared by {processes} processes: change it")
+    extra = recipe.budget.allocation.phases(recipe) if recipe.budget else {}
+    for name, phase in {**recipe.phases, **extra}.items():
+        if phase.batch % processes:
+            raise RecipeError(f"{name}.batch = {phase.batch} cannot be shared by {processes} processes: change it")

@@ -14,7 +14,7 @@ from deepshare.methods.base import Method
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.allocation import ALLOCATIONS, FILE, leaders, snl
+from deepshare.training.allocation import Trained, leaders
 from deepshare.training.build import budget_of, make_method, make_plan, output_shape
 from deepshare.training.evaluate import Metrics
 from deepshare.training.recipe.files import Recipe
@@ -56,11 +56,11 @@ class Pipeline:
         self._finish(trained, base)
         return trained
 
-    def allocate(self, resume: bool) -> dict[str, int]:
-        """Train no more than SNL, and the plain network that it starts from."""
+    def allocate(self, resume: bool) -> Mapping[str, float] | None:
+        """Train no more than the allocation needs, and return its weights."""
         base = self.networks.on_all_ranks(lambda: self._checked(resume))
         self.networks.on_all_ranks(lambda: self.networks.plan(base))  # refuse an impossible budget before training
-        return snl.counts(self.networks)
+        return self._weights(base)
 
     def _checked(self, resume: bool) -> nn.Module:
         """Build the network; check that it fits the data, and given networks and the folder fit the recipe."""
@@ -101,11 +101,10 @@ class Pipeline:
         return self.networks.method(base, weights=self._weights(base))
 
     def _weights(self, base: nn.Module, leading: Sequence[str] = ()) -> Mapping[str, float] | None:
-        allocate = budget_of(self.recipe).allocate
-        allocation = ALLOCATIONS.get(allocate, FILE)
-        if allocation.train:
+        allocation = budget_of(self.recipe).allocation
+        if isinstance(allocation, Trained):
             return allocation.train(self.networks, base, leading)
-        return allocation.read(allocate, find_sites(base, self.networks.input_size))
+        return allocation.read(find_sites(base, self.networks.input_size))
 
     def _convert(self, method: Method, base: nn.Module) -> nn.Module:
         return method.convert(base) if self.shared is None else method.adopt(self.shared)
@@ -113,7 +112,7 @@ class Pipeline:
     def _result(self, method: Method, plan: Plan | None) -> nn.Module:
         teacher = self.networks.teacher()
         network = self._convert(method, self.networks.start() if self.shared is None else self.shared)
-        if self.shared is None and ALLOCATIONS.get(budget_of(self.recipe).allocate, FILE).continues_pilot:
+        if self.shared is None and budget_of(self.recipe).allocation.continues_pilot:
             _continue(network, RunFolder(self.networks.out / "pilot").model)
         names = tuple(name for name in self.recipe.result_phases if name != "pilot")
         kind: Kind = "shared" if plan else "gated"
@@ -148,10 +147,10 @@ def check_method(recipe: Recipe, base: nn.Module, input_size: Sequence[int]) -> 
     method = recipe.method_class
     if method.kind == "plain":
         return
-    allocate = budget_of(recipe).allocate
-    allocation, sites = ALLOCATIONS.get(allocate, FILE), find_sites(base, input_size)
+    allocation, sites = budget_of(recipe).allocation, find_sites(base, input_size)
     allocation.check(sites)
-    weights = allocation.read(allocate, sites) if method.divides_budget and not allocation.train else None
+    readable = method.divides_budget and not isinstance(allocation, Trained)
+    weights = allocation.read(sites) if readable else None
     if recipe.shares_gates:
         make_plan(recipe, base, input_size, weights)
     else:

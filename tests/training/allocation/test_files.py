@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import BudgetError
-from deepshare.training.allocation import files
 from deepshare.training.allocation.files import read_counts
+from deepshare.training.recipe.allocation import find
 from tests.training.allocation.shapes import sites_of
 
 
 def test_a_file_of_counts(tmp_path: Path) -> None:
     path = tmp_path / "counts.json"
     path.write_text(json.dumps({"a": 3, "b": 0.5}))
-    assert files.weights(str(path), sites_of("resnet18", 32)) == {"a": 3.0, "b": 0.5}
+    assert find(str(path)).read(sites_of("resnet18", 32)) == {"a": 3.0, "b": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -3,41 +3,46 @@
 import pytest
 
 from deepshare.errors import BudgetError
-from deepshare.training.allocation import published
+from deepshare.sharing.sites import Sites
+from deepshare.training.recipe.allocation import find
 from tests.training.allocation.shapes import sites_of
 
 # Counts of SENet at 25,000 ReLUs, without the stem that this network's stem does not have.
 COUNTS = [655, 655, 655, 721, 885, 1245, 1311, 1376, 1671, 2032, 2064, 2130, 2294, 2458, 2458, 2458]
 
 
+def weights(allocate: str, sites: Sites) -> dict[str, float]:
+    return dict(find(allocate).read(sites) or {})
+
+
 def test_resnet18_gets_the_counts_of_senet() -> None:
-    assert [round(weight) for weight in published.weights("senet", sites_of("resnet18", 32)).values()] == COUNTS
+    assert [round(weight) for weight in weights("senet", sites_of("resnet18", 32)).values()] == COUNTS
 
 
 def test_wide_resnet_gets_the_count_of_senet_without_the_last_relu() -> None:
-    total = sum(published.weights("senet", sites_of("wrn22-8", 32)).values())
+    total = sum(weights("senet", sites_of("wrn22-8", 32)).values())
     assert round(total + 0.57 * 512 * 8 * 8) == 239_436
 
 
 @pytest.mark.parametrize(("size", "width", "factor"), [(64, 64, 4), (32, 16, 0.25), (64, 16, 1)])
 def test_other_widths_and_sizes_keep_the_proportions(size: int, width: int, factor: float) -> None:
-    usual = published.weights("senet", sites_of("resnet18", 32))
-    assert published.weights("senet", sites_of("resnet18", size, width=width)) == pytest.approx(
+    usual = weights("senet", sites_of("resnet18", 32))
+    assert weights("senet", sites_of("resnet18", size, width=width)) == pytest.approx(
         {name: weight * factor for name, weight in usual.items()}
     )
 
 
 def test_a_network_without_densities_is_told_the_cure() -> None:
     with pytest.raises(BudgetError, match="allocate by pruning, which measures them, by uniform, by snl or by a file"):
-        published.weights("senet", sites_of("resnet18", 32, depth=10))
+        find("senet").read(sites_of("resnet18", 32, depth=10))
 
 
 def test_densities_of_snl_that_are_not_shipped_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     sites = sites_of("resnet18", 32, width=16)
     monkeypatch.setattr("deepshare.training.allocation.published.tomllib.loads", lambda text: {"senet": {}})
     with pytest.raises(BudgetError, match="SNL's densities are known for no network yet: "):
-        published.weights("snl-densities", sites)
+        weights("snl-densities", sites)
     table = {site.name: 0.5 for site in sites}
     shipped = {"snl": {"resnet18": table}}
     monkeypatch.setattr("deepshare.training.allocation.published.tomllib.loads", lambda text: shipped)
-    assert published.weights("snl-densities", sites) == {site.name: site.neurons / 2 for site in sites}
+    assert weights("snl-densities", sites) == {site.name: site.neurons / 2 for site in sites}

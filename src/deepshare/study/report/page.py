@@ -96,9 +96,10 @@ def _changes(recipe: Recipe) -> dict[str, object]:
 def _whole(run: Run, number: int, name: str | None) -> Node:
     """All sections of one run; with several runs, under a heading of its own."""
     opening = [node("h2", name), node("p", _title(run)), _facts(run, None), _tiles(run)] if name else []
+    trimmed = not run.recipe.method_class.has_replicates(run.recipe)
     parts = (
         curves_section(run),
-        plan_section(run.plan, run.pi, trimmed=run.recipe.trimmed) if run.plan else None,
+        plan_section(run.plan, run.pi, trimmed=trimmed) if run.plan else None,
         budget_section(run),
         affine_section(run.affine) if run.plan else None,
         cost_section(run.predicted, run.measured, alone=name is None),

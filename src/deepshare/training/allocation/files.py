@@ -3,17 +3,24 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-
-from lightning_fabric import Fabric
+from typing import TYPE_CHECKING
 
 from deepshare.errors import BudgetError
 from deepshare.sharing.sites import Sites
+from deepshare.training.recipe.allocation import Allocation, register
 from deepshare.training.run.checkpoint import write_file
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
-def weights(allocate: str, sites: Sites) -> dict[str, float]:
-    """Return the counts of a file."""
-    return read_counts(Path(allocate))
+
+@register()
+class CountsFile(Allocation):
+    """Counts that the user gives."""
+
+    def read(self, sites: Sites) -> dict[str, float]:
+        """Return the counts of the file."""
+        return read_counts(Path(self.value))
 
 
 def read_counts(path: Path) -> dict[str, float]:
@@ -35,7 +42,7 @@ def read_counts(path: Path) -> dict[str, float]:
     return {name: float(count) for name, count in counts.items()}
 
 
-def measured_once(fabric: Fabric, path: Path, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+def measured_once(fabric: "Fabric", path: Path, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
     """Measure in the first process, and store the figures for the others and for a resumed run."""
     found: dict[str, float] = {}
     if fabric.is_global_zero:

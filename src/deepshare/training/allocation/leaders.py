@@ -1,7 +1,7 @@
 """The leader that the data prefers: the site of a group whose gates say most about those of the others."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,14 @@ from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import Site, find_sites
 from deepshare.training.allocation.files import measured_once
 from deepshare.training.run.folder import RunFolder
-from deepshare.training.trainer import Networks
+
+if TYPE_CHECKING:
+    from deepshare.training.trainer import Networks
 
 SAMPLES = 512  # training images that gates are compared on
 
 
-def choose(networks: Networks, base: nn.Module) -> Sequence[str]:
+def choose(networks: "Networks", base: nn.Module) -> Sequence[str]:
     """Choose the leaders of groups by the gates of the trained plain network."""
     networks.begin(RunFolder(networks.out))
     plan, plain = networks.plan(base), networks.plain().to(networks.context.fabric.device)

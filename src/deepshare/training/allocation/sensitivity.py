@@ -4,36 +4,59 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from deepshare.methods import base as methods
+from deepshare.methods.base import RecipeView
 from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.plan import Group, Plan
+from deepshare.training.allocation import Trained
 from deepshare.training.allocation.files import measured_once
-from deepshare.training.loop import mean_loss
+from deepshare.training.recipe.allocation import register
 from deepshare.training.run.folder import RunFolder
-from deepshare.training.trainer import Networks
+
+if TYPE_CHECKING:
+    from deepshare.training.trainer import Networks
 
 SAMPLES = 2048  # training images that the loss is measured on
 
 Loss = Callable[[nn.Module], float]
 
 
-def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
-    """Train a pilot with the same share of channels in every group, and weight groups by its loss."""
-    networks.begin(RunFolder(networks.out))
-    plan = networks.plan(base, None, leaders)
-    if plan.mapping == "learned":  # later, among the prototypes that there will be
-        plan = replace(plan, mapping="round-robin")
-    method, run = networks.method(base, plan), RunFolder(networks.out / "pilot")
-    start, teacher = method.convert(networks.start()), networks.teacher()
-    pilot = networks.train(run, "shared", start, method, ("pilot",), plan=plan, teacher=teacher)
-    context = networks.context
-    method.on_epoch_start(pilot.eval().to(context.fabric.device), "pilot", 0, 1)
-    loss = mean_loss(networks.draw(SAMPLES), context.data.ignore)
-    return measured_once(context.fabric, run.path / "weights.json", lambda: sensitivities(pilot, plan, loss))
+@register("sensitivity", order=5)
+class Sensitivity(Trained):
+    """The loss that gates are worth."""
+
+    needs_pilot: ClassVar = True
+    continues_pilot: ClassVar = True
+
+    def problem(self, recipe: RecipeView) -> str | None:
+        """It needs shared gates, a pilot and its epochs with GELU after it."""
+        if not recipe.method_class.has_replicates(recipe):
+            sharing = ", ".join(methods.names(lambda method: method.replicates))
+            return f'budget.allocate = "sensitivity" is measured on shared gates: it is for the method {sharing}'
+        if not {"pilot", "gelu"} <= recipe.result_phases.keys():
+            return 'budget.allocate = "sensitivity" is measured after the first epochs: it needs [pilot] and [gelu]'
+        return None
+
+    def train(self, networks: "Networks", base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
+        """Train a pilot with the same share of channels in every group, and weight groups by its loss."""
+        from deepshare.training.loop import mean_loss
+
+        networks.begin(RunFolder(networks.out))
+        plan = networks.plan(base, None, leaders)
+        if plan.mapping == "learned":  # later, among the prototypes that there will be
+            plan = replace(plan, mapping="round-robin")
+        method, run = networks.method(base, plan), RunFolder(networks.out / "pilot")
+        start, teacher = method.convert(networks.start()), networks.teacher()
+        pilot = networks.train(run, "shared", start, method, ("pilot",), plan=plan, teacher=teacher)
+        context = networks.context
+        method.on_epoch_start(pilot.eval().to(context.fabric.device), "pilot", 0, 1)
+        loss = mean_loss(networks.draw(SAMPLES), context.data.ignore)
+        return measured_once(context.fabric, run.path / "weights.json", lambda: sensitivities(pilot, plan, loss))
 
 
 def sensitivities(network: nn.Module, plan: Plan, loss: Loss) -> dict[str, float]:

@@ -2,35 +2,47 @@
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
+from deepshare.methods.base import RecipeView
 from deepshare.methods.snl import SNL, SNLSettings
 from deepshare.sharing import budget
 from deepshare.sharing.sites import find_sites
-from deepshare.training.loop import TrainContext
-from deepshare.training.recipe.files import Phase, Recipe
+from deepshare.training.allocation import Trained
+from deepshare.training.recipe.allocation import register
+from deepshare.training.recipe.schema import Distillation, Phase, Recipe
 from deepshare.training.run.checkpoint import WeightsHeader, fill, read_weights, write_file
 from deepshare.training.run.folder import RunFolder
-from deepshare.training.trainer import Networks, Trainer
+
+if TYPE_CHECKING:
+    from deepshare.training.loop import TrainContext
+    from deepshare.training.trainer import Networks
 
 
-def weights(networks: Networks, base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
-    """Return the counts as weights."""
-    return {name: float(count) for name, count in counts(networks).items()}
+@register("snl", order=3)
+class CountedBySNL(Trained):
+    """The gates that SNL leaves."""
+
+    needs_plain: ClassVar = True
+
+    def phases(self, recipe: RecipeView) -> Mapping[str, Phase]:
+        """SNL has a phase of its own."""
+        return {"snl": snl_phase(recipe)}
+
+    def train(self, networks: "Networks", base: nn.Module, leaders: Sequence[str]) -> dict[str, float]:
+        """Train the plain network, and count the gates that SNL leaves at each of its sites."""
+        networks.begin(RunFolder(networks.out))
+        plain = networks.plain()
+        run = RunFolder(networks.out / "snl")
+        networks.begin(run)
+        left_at = find_counts(networks.context, plain, networks.input_size, run)
+        return {name: float(count) for name, count in left_at.items()}
 
 
-def counts(networks: Networks) -> dict[str, int]:
-    """Train the plain network, and count the gates that SNL leaves at each of its sites."""
-    networks.begin(RunFolder(networks.out))
-    plain = networks.plain()
-    run = RunFolder(networks.out / "snl")
-    networks.begin(run)
-    return find_counts(networks.context, plain, networks.input_size, run)
-
-
-def find_counts(context: TrainContext, plain: nn.Module, input_size: Sequence[int], run: RunFolder) -> dict[str, int]:
+def find_counts(context: "TrainContext", plain: nn.Module, input_size: Sequence[int], run: RunFolder) -> dict[str, int]:
     """Run SNL on a trained plain network, with that network as its teacher, unless the run is finished.
 
     Args:
@@ -46,6 +58,8 @@ def find_counts(context: TrainContext, plain: nn.Module, input_size: Sequence[in
         RecipeError: The loss became NaN or infinite.
         CheckpointError: A saved file is damaged or of another network, or a file cannot be written.
     """
+    from deepshare.training.trainer import Trainer
+
     neurons = find_sites(plain, input_size).neurons
     method = snl_method(context.recipe, input_size, neurons)
     network = method.convert(plain)
@@ -75,7 +89,7 @@ def snl_method(recipe: Recipe, input_size: Sequence[int], neurons: int) -> SNL:
     return SNL(input_size, budget.parse(gates, neurons), **settings.of_method)
 
 
-def snl_phase(recipe: Recipe) -> Phase:
+def snl_phase(recipe: RecipeView) -> Phase:
     """Make the phase."""
     settings = recipe.section(SNLSettings)
     return Phase(
@@ -85,5 +99,5 @@ def snl_phase(recipe: Recipe) -> Phase:
         schedule="none",
         optimiser="adam",
         weight_decay=0.0,
-        distill=recipe.distillation.weight,
+        distill=recipe.section(Distillation).weight,
     )

@@ -14,6 +14,8 @@ from deepshare.methods import base as methods
 from deepshare.methods.base import Method, Rate, Settings, Weight, check_gates
 from deepshare.methods.base import Positive as Positive
 from deepshare.methods.base import Section as Section
+from deepshare.training.recipe import allocation as allocations
+from deepshare.training.recipe.allocation import Allocation
 
 S = TypeVar("S", bound=Section)
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -22,8 +24,6 @@ Size = Positive | Annotated[tuple[Positive, Positive], Field(strict=False)]  # o
 PHASES = ("teacher", "plain", "pilot", "gelu", "switch", "search", "finetune")
 RESULT_PHASES = PHASES[2:]
 SHARED_PHASES = ("gelu", "switch", "finetune")
-PILOTED = ("pruning", "sensitivity")  # allocations that [pilot] measures
-DENSITIES = {"senet": ("SENet", "senet"), "snl-densities": ("SNL", "snl")}  # shipped: whose, and where in the file
 RENAMED = {"classes": "num_classes"}  # keys of [model] as older recipes and run folders have them
 
 
@@ -101,8 +101,8 @@ class Data(Section):
 
 
 def _allocate(value: str) -> str:
-    if value not in (*DENSITIES, "snl", *PILOTED, "uniform") and not value.endswith(".json"):
-        known = ", ".join(f'"{name}"' for name in (*DENSITIES, "snl", *PILOTED, "uniform"))
+    if value not in allocations.names() and not value.endswith(".json"):
+        known = ", ".join(f'"{name}"' for name in allocations.names())
         raise ValueError(f"expected {known} or a .json file of {{site: count}}")
     return value
 
@@ -122,6 +122,11 @@ class Budget(Section):
     per_block: bool = False  # layers share gates within a residual block only
     first_site_only: bool = False  # a group weighs what its first site weighs, not the sum of its sites
     leader: Literal["first", "data"] = "first"  # the site that computes the gates of a group; data: allocation.leaders
+
+    @property
+    def allocation(self) -> Allocation:
+        """The way to divide the budget that `allocate` names."""
+        return allocations.find(self.allocate)
 
     @property
     def of_plan(self) -> dict[str, Any]:
@@ -262,7 +267,7 @@ class Recipe(_Phases, MethodSections, _Head):
     @property
     def needs_plain(self) -> bool:
         """True if the trained plain network is the result, its start, its teacher or the basis of the plan."""
-        plans = self.budget is not None and (self.budget.allocate == "snl" or self.budget.leader == "data")
+        plans = self.budget is not None and (self.budget.allocation.needs_plain or self.budget.leader == "data")
         teaches = self.distillation.teacher == "plain" and any(map(self._learns, self._learners))
         return self.method_class.kind == "plain" or self.starts_from_plain or plans or teaches
 
@@ -313,11 +318,6 @@ class Recipe(_Phases, MethodSections, _Head):
     def shares_layers(self) -> bool:
         """True if layers may share gates."""
         return self.budget is not None and self.budget.layer_sharing
-
-    @property
-    def trimmed(self) -> bool:
-        """True if the network is trimmed to its prototypes."""
-        return self.shares_gates and not self.method_class.has_replicates(self)
 
     @property
     def resolved(self) -> dict[str, object]:
@@ -397,8 +397,9 @@ class Recipe(_Phases, MethodSections, _Head):
             return 'method.initial = "plain" starts from the same network: take plain.model away'
         if self.distillation.teacher == "plain" and self.needs_plain and not trained:
             return 'distillation.teacher = "plain" needs [plain] or model.weights'
-        if self.budget and self.budget.allocate == "snl" and not trained:
-            return 'budget.allocate = "snl" starts from a trained network: it needs [plain] or model.weights'
+        if self.budget and self.budget.allocation.needs_plain and not trained:
+            named = f'budget.allocate = "{self.budget.allocate}"'
+            return f"{named} starts from a trained network: it needs [plain] or model.weights"
         if self.budget and self.budget.leader == "data" and not trained:
             return 'budget.leader = "data" looks at a trained network: it needs [plain] or model.weights'
         return None
@@ -413,21 +414,11 @@ class Recipe(_Phases, MethodSections, _Head):
         return None
 
     def _pilot_problem(self) -> str | None:
-        allocate, kind = self.budget.allocate if self.budget else "", self.method_class
-        if self.pilot and allocate not in PILOTED:
-            return '[pilot] is for budget.allocate = "pruning" or "sensitivity" alone'
-        if allocate == "pruning" and not kind.divides_budget:
-            dividing = ", ".join(methods.names(lambda method: method.divides_budget))
-            return f'budget.allocate = "pruning" is for methods that divide their budget: {dividing}'
-        if allocate == "pruning" and not self.pilot:
-            return 'budget.allocate = "pruning" is measured on a copy that is trained sparse: it needs [pilot]'
-        measured = allocate == "sensitivity"
-        if measured and not kind.has_replicates(self):
-            sharing = ", ".join(methods.names(lambda method: method.replicates))
-            return f'budget.allocate = "sensitivity" is measured on shared gates: it is for the method {sharing}'
-        if measured and not (self.pilot and self.gelu):
-            return 'budget.allocate = "sensitivity" is measured after the first epochs: it needs [pilot] and [gelu]'
-        return None
+        allocation = self.budget.allocation if self.budget else None
+        if self.pilot and not (allocation and allocation.needs_pilot):
+            measured = " or ".join(f'"{name}"' for name in allocations.names(lambda kind: kind.needs_pilot))
+            return f"[pilot] is for budget.allocate = {measured} alone"
+        return allocation.problem(self) if allocation else None
 
     def _group_problem(self) -> str | None:
         budget = self.budget

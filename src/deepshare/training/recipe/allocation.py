@@ -1,0 +1,99 @@
+"""The interface of an allocation, one way to divide a budget among sites, and the registry.
+
+A file of `deepshare.training.allocation` registers its own, and nothing else has to know it:
+
+    @register("uniform")
+    class Uniform(Allocation):
+        ...
+
+The files are imported when a recipe is first checked. What trains is imported by them only when they train.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import ClassVar, TypeVar
+
+from deepshare.methods.base import PhaseView, RecipeView
+from deepshare.sharing.sites import Sites
+
+Weights = Mapping[str, float] | None  # for `plan`, by site; None is the same share of channels everywhere
+
+ROOM = "deepshare.training.allocation"
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One way to divide a budget, which is read off the sites of a network.
+
+    Attributes:
+        value: The value of `budget.allocate`: the name, or that of a file.
+        needs_plain: Whether it starts from the trained plain network.
+        needs_pilot: Whether it is measured by [pilot].
+        continues_pilot: Whether the result starts from the weights of its pilot.
+    """
+
+    value: str
+
+    needs_plain: ClassVar[bool] = False
+    needs_pilot: ClassVar[bool] = False
+    continues_pilot: ClassVar[bool] = False
+
+    def problem(self, recipe: RecipeView) -> str | None:
+        """Return a conflict with the rest of a recipe, in one sentence; None if there is none."""
+        return None
+
+    def phases(self, recipe: RecipeView) -> Mapping[str, PhaseView]:
+        """The phases that it trains for beside those of the recipe."""
+        return {}
+
+    def check(self, sites: Sites) -> None:
+        """Refuse an unsuitable network before anything is trained."""
+
+    def read(self, sites: Sites) -> Weights:
+        """Return the weights of the sites, or refuse if they need training."""
+        raise NotImplementedError
+
+
+A = TypeVar("A", bound=type[Allocation])
+LAST = 100
+_REGISTERED: dict[str, tuple[int, type[Allocation]]] = {}
+
+
+def register(name: str = "", *, order: int = LAST) -> Callable[[A], A]:
+    """Make an allocation known by a name.
+
+    Args:
+        name: Its name in recipes; the one without a name takes every other value, as the name of a file.
+        order: Its place wherever allocations are listed; those with the same place are sorted by name.
+    """
+
+    def known(allocation: A) -> A:
+        _REGISTERED[name] = order, allocation
+        return allocation
+
+    return known
+
+
+def names(where: Callable[[type[Allocation]], bool] | None = None) -> tuple[str, ...]:
+    """The names of all allocations, as recipes have them, or of those that fulfil a condition."""
+    _import_all()
+    ordered = sorted(filter(None, _REGISTERED), key=lambda name: (_REGISTERED[name][0], name))
+    return tuple(name for name in ordered if where is None or where(_REGISTERED[name][1]))
+
+
+def find(value: str) -> Allocation:
+    """The allocation of a value of `budget.allocate`.
+
+    >>> find("snl").needs_plain, find("counts.json").needs_plain
+    (True, False)
+    """
+    return _REGISTERED[value if value in names() else ""][1](value)
+
+
+@cache
+def _import_all() -> None:
+    for module in iter_modules(import_module(ROOM).__path__, f"{ROOM}."):
+        import_module(module.name)
