@@ -105,7 +105,7 @@ def run(study: Study, job: Job, workspace: Workspace, reporter: Reporter) -> Run
     folder = workspace.work / job.name
     sources = {teacher.method: _teacher(study, teacher, workspace, reporter) for teacher in study.teachers_of(job)}
     teacher = checksum(load_recipe(RunFolder(sources[TEACHER]).recipe))
-    if recipe.method.name != "relu" or starts_from_teacher(study, recipe):
+    if not recipe.is_plain or starts_from_teacher(study, recipe):
         recipe = taught(recipe, sources[TEACHER], sources.get(GELU_TEACHER))
     try:
         _fit(recipe, folder, workspace, reporter)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from deepshare import methods
 from deepshare.errors import RecipeError
 from deepshare.text import nearest
 from deepshare.training.recipe.files import Recipe, changed, flat, load_recipe
@@ -278,7 +279,8 @@ class Study(Section):
     def has_budget(self, method: str) -> bool:
         """Whether a method has a gate budget; the plain network has none."""
         changed = {key: value for part in self.changes(method) for key, value in flat(part)}
-        return changed.get("method.name", "relu") != "relu"
+        name = changed.get("method.name")
+        return name is not None and name not in methods.names(lambda kind: kind.kind == "plain")
 
     def jobs_of(self, part: Pass) -> list[Job]:
         """All runs that a pass may have, ordered by seed, then by budget."""
@@ -369,12 +371,12 @@ def recipe_of(study: Study, job: Job) -> Recipe:
     if job.method in TEACHERS:
         return recipe
     teacher = recipe_of(study, Job(TEACHER, job.data))
-    if (recipe.needs_plain or recipe.method.name == "relu") and recipe.model_of("plain") != teacher.model:
+    if (recipe.needs_plain or recipe.is_plain) and recipe.model_of("plain") != teacher.model:
         raise RecipeError(
             f"the study {study.name}, method {job.method}: its network is not the teacher's, which it starts or learns "
             "from: give the teacher's as plain.model, or none of its own"
         )
-    trained = ("plain",) if recipe.method.name == "relu" else RESULT_PHASES
+    trained = ("plain",) if recipe.is_plain else RESULT_PHASES
     epochs = sum(phase.epochs for name, phase in recipe.phases.items() if name in trained)
     before = _counted(study, recipe, teacher)
     if epochs + before != study.epochs:
@@ -382,17 +384,18 @@ def recipe_of(study: Study, job: Job) -> Recipe:
             f"the study {study.name}, method {job.method}: it has {epochs} epochs{f' after {before}' * bool(before)} "
             f"and every method has {study.epochs}{' in all' * bool(before)}"
         )
-    if recipe.budget and recipe.budget.allocate == "snl":
+    if recipe.budget and recipe.budget.allocation.phases(recipe):
+        name = recipe.budget.allocate
         raise RecipeError(
-            f'the study {study.name}, method {job.method}: budget.allocate = "snl" trains for epochs that no other '
-            "method has: run deepshare plan --allocate snl --run DIR first, and give DIR/snl/counts.json"
+            f'the study {study.name}, method {job.method}: budget.allocate = "{name}" trains for epochs that no other '
+            f"method has: run deepshare plan --allocate {name} --run DIR first, and give DIR/{name}/counts.json"
         )
     return recipe
 
 
 def starts_from_teacher(study: Study, recipe: Recipe) -> bool:
     """Whether a method starts from the trained plain network."""
-    return recipe.method.initial == "plain" or (recipe.method.name == "relu" and not study.count_start)
+    return recipe.method.initial == "plain" or (recipe.is_plain and not study.count_start)
 
 
 def own_epochs(study: Study, job: Job) -> int:
@@ -414,7 +417,7 @@ def _counted(study: Study, recipe: Recipe, teacher: Recipe) -> int:
 
 def taught(recipe: Recipe, teacher: Path, gelu: Path | None = None) -> Recipe:
     """Set the weights of the trained teachers in a recipe, to distill from, to start from, or both."""
-    if recipe.method.name == "relu":
+    if recipe.is_plain:
         return changed(recipe, {"model.weights": str(teacher)})
     given = {"plain.weights": str(teacher)} if recipe.needs_plain else {}
     if recipe.needs_teacher and gelu:

@@ -56,7 +56,7 @@ def _title(run: Run) -> str:
     if "about" in changed or not changed.keys() - {"seed"}:
         return run.recipe.about
     what, method = f"{_network(run.recipe)} on {run.recipe.data.name}", run.recipe.method.name
-    if method == "relu":
+    if run.recipe.is_plain:
         return f"The plain {what}"
     whose = "" if method == "deepshare" else f"{method}: "
     return f"{whose}{what} with {100 * run.gates / max(run.neurons, 1):.3g}% of its ReLUs"

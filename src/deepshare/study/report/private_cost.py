@@ -63,7 +63,7 @@ def predict_costs(network: nn.Module, recipe: Recipe, input_size: tuple[int, ...
         UnsupportedModelError: The network has an operation that private inference does not support.
     """
     program = translate(network, input_size)
-    plain = {} if recipe.method.name == "relu" else _costs(translate(build(recipe.model), input_size))
+    plain = {} if recipe.is_plain else _costs(translate(build(recipe.model), input_size))
     elements = tuple(operation.elements for operation in program.operations)
     return Predicted(_costs(program), plain, _offline_by_layer(program), elements)
 

@@ -269,7 +269,7 @@ class Recipe(_Phases, MethodSections, _Head):
         """True if the trained plain network is the result, its start, its teacher or the basis of the plan."""
         plans = self.budget is not None and (self.budget.allocation.needs_plain or self.budget.leader == "data")
         teaches = self.distillation.teacher == "plain" and any(map(self._learns, self._learners))
-        return self.method_class.kind == "plain" or self.starts_from_plain or plans or teaches
+        return self.is_plain or self.starts_from_plain or plans or teaches
 
     @property
     def needs_teacher(self) -> bool:
@@ -308,6 +308,11 @@ class Recipe(_Phases, MethodSections, _Head):
     def starts_trained(self) -> bool:
         """True if the network starts from trained weights."""
         return self.model.weights is not None or self.starts_from_plain
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the result is the plain network."""
+        return self.method_class.kind == "plain"
 
     @property
     def shares_gates(self) -> bool:
