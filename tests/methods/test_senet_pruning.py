@@ -22,8 +22,8 @@ from deepshare.methods.senet_pruning import (
 )
 from deepshare.sharing.plan import plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.allocation import published
 from deepshare.training.build import lay_out
+from deepshare.training.recipe.allocation import find
 
 
 class Two(nn.Module):
@@ -196,7 +196,7 @@ def test_the_counts_that_senet_published_are_proportional_to_eta_alpha(name: str
     with torch.device("meta"):
         model = zoo.build(name)
     sites = find_sites(model, (3, 32, 32))
-    counts = published.weights("senet", sites)
+    counts = dict(find("senet").read(sites) or {})
     sizes = {layer: weight.numel() for layer, weight in layer_weights(model).items()}
 
     def least(values: dict[str, float]) -> float:
