@@ -174,6 +174,11 @@ def _row(name: str, part: Part) -> tuple[str, ...]:
     return (name, f"{part.seconds:.3f}", *map(byte_size, sizes), *(f"{count:,}" for count in counts))
 
 
+def made(cost: Cost) -> int:
+    """Bytes that the parties send each other before the images."""
+    return cost.offline.server_bytes + cost.offline.client_bytes
+
+
 def cost_comparison(costs: Mapping[str, Cost]) -> str:
     """Several costs of one engine as a table: comparisons, bytes and rounds, and the time of the messages on a link."""
     rows = []
@@ -182,8 +187,9 @@ def cost_comparison(costs: Mapping[str, Cost]) -> str:
         for what, part in (("activations", cost.activations), ("in all", cost.online)):
             sent = max(part.server_bytes, part.client_bytes)
             times = (f"{seconds_on(link, part, delays):.2f} s" for link in (LAN, WAN))
-            dealt = byte_size(cost.offline.dealer_bytes) if what == "in all" else ""
-            rows.append((name, what, f"{part.comparisons:,}", byte_size(sent), f"{part.rounds:,}", *times, dealt))
+            before = byte_size(cost.offline.dealer_bytes or made(cost)) if what == "in all" else ""
+            rows.append((name, what, f"{part.comparisons:,}", byte_size(sent), f"{part.rounds:,}", *times, before))
+    alone = all(cost.offline.dealer_bytes == 0 < made(cost) for cost in costs.values())
     header = (
         "network",
         "",
@@ -191,6 +197,6 @@ def cost_comparison(costs: Mapping[str, Cost]) -> str:
         "sent by a party",
         "rounds",
         *(link.name for link in (LAN, WAN)),
-        "dealt before",
+        "made before" if alone else "dealt before",
     )
     return f"{table(header, rows, '<<>>>>>>')}\nTimes are those of the messages alone, without computing."
