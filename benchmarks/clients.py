@@ -5,7 +5,7 @@
 
 The server and each client are processes that share the cores of this machine, so the figures include the clients' own
 work (all their offline products): a server whose clients have their own machines is faster. Each client sends one image
-after the other, each in its own session. "online" is the median time from an image to its logits.
+after the other, in one session. "online" is the median time from an image to its logits.
 """
 
 import argparse
@@ -22,19 +22,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from websockets.sync.client import connect
 
 from deepshare import plan, share, zoo
 from deepshare.data.images import About
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.engines.gateshare.main import run
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
-from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.remote.server import ModelServer
-from deepshare.private.remote.session import PROTOCOL, Control
-from deepshare.private.runtime.engine import Task, find_engine
+from deepshare.private.remote.client import Server, connected
+from deepshare.private.remote.operation import start_logging
+from deepshare.private.remote.server import ModelServer, Network
+from deepshare.private.runtime.engine import find_engine
 
 SIZE, GATES = (3, 32, 32), 1_536
 POOL = {"dealer": "pool"}
@@ -122,44 +120,25 @@ def _line(process: subprocess.Popen[str]) -> str:
 def serve(pool: str) -> None:
     """Run the server process."""
     about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(100))))
-    told = lambda line: print(line, file=sys.stderr) if " images in " not in line else None  # noqa: E731
+    start_logging("warning", as_json=False)
     service = ModelServer(
-        engine=find_engine("gateshare"), options=POOL, program=network(), about=about, log=told, pool=Path(pool)
+        engine=find_engine("gateshare"),
+        options=POOL,
+        networks={"network": Network(network(), about)},
+        pools=[Path(pool)],
     )
     with service.listen("127.0.0.1", 0) as server:
-        print(f"127.0.0.1:{server.socket.getsockname()[1]}", flush=True)
+        print(server.address, flush=True)
         server.serve_forever()
 
 
 def ask(pool: str, address: str, images: str) -> None:
-    """Run a client process."""
-    program = network().outline()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    print(json.dumps([_ask(program, address, Path(pool)) for _ in range(int(images))]), flush=True)
-
-
-def _ask(program: Program, address: str, pool: Path) -> float:
-    with connect(f"ws://{address}", compression=None) as connection:
-        control = Control(connection, "server")
-        control.send({"protocol": PROTOCOL})
-        control.receive()
-        control.send({"images": 1, "address": "127.0.0.1:1", "outline": outline.digest(program)})
-        begun = control.receive()
-        token = bytes.fromhex(begun["token"])
-        task = Task(
-            role="client",
-            program=program,
-            addresses=begun["start"],
-            images=torch.randn(1, *SIZE),
-            count=1,
-            options=POOL,
-            extras={"pool": pool, "token": token},
-        )
-        outcome = run(task, lambda: None)
-        control.send({"layers": [], "offline": {}, "session": {}, "seconds": outcome.seconds})
-        control.receive()
-    return outcome.seconds
+    """Run a client process, in one session."""
+    with connected(Server(address=address, pool=Path(pool))) as client:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        seconds = [client.ask(torch.randn(1, *SIZE)).cost.seconds for _ in range(int(images))]
+    print(json.dumps(seconds), flush=True)
 
 
 if __name__ == "__main__":

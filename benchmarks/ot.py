@@ -23,7 +23,7 @@ from deepshare.private.engines.gateshare.crypto.base_ot import KAPPA, ChosenKeys
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Words
 from deepshare.private.engines.gateshare.crypto.ot import BATCH, DONE_BYTES, OtReceiver, OtSender, extension_bytes
 from deepshare.private.engines.gateshare.crypto.ring import coins, derive, fresh_seed, mask
-from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.transport.channel import Channel
 
 GATES, NEURONS = 6_000, 557_056
 STEP = 0

@@ -21,8 +21,8 @@ from websockets.sync.client import connect as ws_connect
 from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as ws_serve
 
-from deepshare.private.engines.gateshare.transport.channel import accept, connect, listen
 from deepshare.private.runtime.party import free_ports
+from deepshare.private.transport.channel import accept, connect, listen
 
 MESSAGES, SIZE, REPEATS = 16, 491_520 * 8 // 16, 9
 SETTINGS = {"compression": None, "max_size": 2**26, "ping_interval": None}

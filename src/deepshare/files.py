@@ -5,8 +5,15 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary file in the same folder and rename it, so that no reader sees a partial file."""
+def write_atomically(path: Path, content: bytes, mode: int | None = None, *, sync: bool = True) -> None:
+    """Write to a temporary file in the same folder and rename it, so that no reader sees a partial file.
+
+    Args:
+        path: The file.
+        content: All of it.
+        mode: Permissions; by default those of a new file. Nobody else can read it at any time if they forbid it.
+        sync: Whether to sync the folder too, so that the new name survives a power cut.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
@@ -14,11 +21,22 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o666 & ~_umask() if mode is None else mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -1,6 +1,7 @@
 """`deepshare private`, and `plan --cost`."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import torch
@@ -16,9 +18,11 @@ from PIL import Image
 
 from deepshare.cli import main
 from deepshare.data import load
+from deepshare.private.remote.connection import connect
 from deepshare.private.runtime.party import free_ports
 from tests.cli.command import FLAGS, Cli
 
+ROOT = Path(__file__).parents[2]
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 
 
@@ -34,7 +38,7 @@ def test_run_shows_classes_and_cost(cli: Cli, run: Path, tmp_path: Path) -> None
     test = load("digits").test
     assert isinstance(test.images, torch.Tensor)
     Image.fromarray(test.images[0, 0].numpy()).save(tmp_path / "one.png")
-    asked = cli("private", "run", run, "--images", tmp_path / "one.png", "--json")
+    asked = cli("private", "run", run, "-e", "crypten", "--images", tmp_path / "one.png", "--json")
     assert asked.code == 0, asked.err
     assert asked.err.startswith("crypten: ")
     said = json.loads(asked.out)
@@ -42,7 +46,7 @@ def test_run_shows_classes_and_cost(cli: Cli, run: Path, tmp_path: Path) -> None
     assert said["cost"]["online"]["comparisons"] == evaluated["gates"]
     assert said["cost"]["error"] < 1e-2
     assert said["images"][0]["image"] == str(tmp_path / "one.png") and said["images"][0]["class"] in test.classes
-    text = cli("private", "run", run, "--samples", "2", "--layers").out
+    text = cli("private", "run", run, "-e", "crypten", "--samples", "2", "--layers").out
     assert "test image 1 (" in text and "SharedActivation layer1.0.act1" in text and "s online for 2 images" in text
 
 
@@ -54,20 +58,41 @@ def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -
     for number, path in enumerate(pictures):
         Image.fromarray(test.images[number, 0].numpy()).save(path)
     steps: list[tuple[object, ...]] = [
-        ("keys", tmp_path / "trial", "--host", "localhost"),
+        ("keys", tmp_path / "trial", "--host", "localhost", "--clients", "2"),
         ("outline", run, tmp_path / "network.json"),
         ("deal", tmp_path / "network.json", tmp_path / "pools", "--images", "4", "--clients", "2"),
     ]
     for step in steps:
         done = cli("private", *step)
         assert done.code == 0, done.err
-    alone = json.loads(cli("private", "run", run, "-e", "gateshare", "--images", *pictures, "--json").out)
-    with serving(run, "--pool", tmp_path / "pools/server", "--tls", tmp_path / "trial/server") as port:
-        where = ("--server", f"localhost:{port}", "--tls", tmp_path / "trial/client")
+    alone = json.loads(cli("private", "run", run, "--images", *pictures, "--json").out)
+    (tmp_path / "stock").mkdir()
+    assert cli("private", "pool", "add", tmp_path / "stock", tmp_path / "pools/server").code == 0
+    with serving(run, "--pool", tmp_path / "stock", "--tls", tmp_path / "trial/server") as port:
+        where = ("--server", f"localhost:{port}", "--tls", tmp_path / "trial/client-1")
         asked = cli("private", "ask", *pictures, *where, "--pool", tmp_path / "pools/client-1", "--json")
         assert asked.code == 0, asked.err
         refused = cli("private", "ask", pictures[0], *where)
         assert refused.code == 2 and "--pool" in refused.err
+        # A new dealing while it runs; the old one goes on.
+        more = ("deal", tmp_path / "network.json", tmp_path / "more", "--images", "1")
+        dealt = cli("private", *more)
+        assert "statistical distance of the server's views of any two images: below 2^-" in dealt.out
+        assert "server-2 is there" in cli("private", "pool", "add", tmp_path / "stock", tmp_path / "more/server").out
+        for pool in ("more/client", "pools/client-1"):
+            again = cli("private", "ask", pictures[0], *where, "--pool", tmp_path / pool, "--json")
+            assert again.code == 0, again.err
+        assert "the pool is good for 1 more of 4" not in again.err
+    left = json.loads(cli("private", "pool", "status", tmp_path / "stock", "--json").out)
+    assert {(row["pool"], row["owner"]): row["left"] for row in left} == {
+        ("server", "client-1"): 1,
+        ("server", "client-2"): 4,
+        ("server-2", "client"): 0,
+    }
+    table = cli("private", "pool", "status", tmp_path / "stock").out
+    assert "pool server-2 for client has 0 of 1 images left, 5% or less: deal more" in table
+    assert "client-1" in cli("private", "pool", "status", tmp_path / "pools/client-1").out
+    assert "is a pool itself" in cli("private", "pool", "add", tmp_path / "stock/server", tmp_path / "more/client").err
     said = json.loads(asked.out)
     assert [image["class"] for image in said["images"]] == [image["class"] for image in alone["images"]]
     for key in ("server_bytes", "client_bytes", "rounds", "comparisons"):
@@ -88,8 +113,6 @@ def serving(run: Path, *arguments: object) -> Iterator[int]:
         "private",
         "serve",
         run,
-        "-e",
-        "gateshare",
         "--port",
         port,
         *arguments,
@@ -100,7 +123,7 @@ def serving(run: Path, *arguments: object) -> Iterator[int]:
             assert any("serving" in line for line in process.stderr), "it ended"
             yield port
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             process.communicate(timeout=30)
     assert process.returncode == 0
 
@@ -117,7 +140,61 @@ def test_what_is_wrong_is_one_line(cli: Cli, run: Path, tmp_path: Path) -> None:
     assert "does not say what its images are like" in cli("private", "run", old).err
     (old / "images.json").write_text("{")
     assert "images.json is damaged" in cli("private", "run", old).err
-    assert "no server at 127.0.0.1:9" in cli("private", "ask", tmp_path / "p.png", "--server", "127.0.0.1:9").err
+    ask = ("private", "ask", tmp_path / "p.png", "--server")
+    assert "no server at 127.0.0.1:9" in cli(*ask, "127.0.0.1:9", "-e", "gateshare").err
+    assert "give your pool with --pool, or an engine with --engine" in cli(*ask, "127.0.0.1:9").err
+    assert "is another machine, and without TLS" in cli(*ask, "192.0.2.7:8443", "-e", "gateshare").err
+    assert "99999 is no port" in cli("private", "serve", run, "-e", "crypten", "--port", "99999").err
+    assert "--log-level loud: take one of debug" in cli("private", "serve", run, "--log-level", "loud").err
+
+
+def test_a_server_in_operation(cli: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags from a file and from variables, figures and health over HTTP, JSON in its log, and an end by SIGTERM."""
+    cli("private", "outline", run, tmp_path / "network.json")
+    assert cli("private", "deal", tmp_path / "network.json", tmp_path / "pools", "--images", "5").code == 0
+    port, monitor = free_ports("127.0.0.1", 2)
+    (tmp_path / "deepshare.toml").write_text(
+        f'[private.serve]\nport = {port}\nlog_json = true\npool = ["pools/server"]\nmonitor = "127.0.0.1:1"\n'
+    )
+    given = {"DEEPSHARE_PRIVATE_SERVE_MONITOR": f"127.0.0.1:{monitor}", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "deepshare", "private", "serve", str(run)]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **given}, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert any("serving" in line for line in process.stderr), "it ended"
+        where = f"http://127.0.0.1:{monitor}"
+        assert urlopen(f"{where}/healthz").read() == b"ok\n"
+        with connect(f"127.0.0.1:{port}", pool=tmp_path / "pools/client", ahead=False) as remote:
+            remote.classify(torch.zeros(4, *remote.about.size))
+        figures = urlopen(f"{where}/metrics").read().decode()
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=30)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert 'deepshare_images_total{network="run"} 4\n' in figures
+    assert 'deepshare_pool_images_left{network="run",pool="server",owner="client"} 1\n' in figures
+    assert 'deepshare_inference_seconds_count{network="run",phase="online"} 1\n' in figures
+    lines = [json.loads(line) for line in rest.splitlines() if line.startswith("{")]
+    said = [line for line in lines if "4 images in" in line["message"]]
+    assert said[0]["level"] == "info" and said[0]["images"] == 4 and said[0]["owner"] == "client"
+    assert lines[-1]["message"] == "ended"
+
+
+def test_help_says_whom_to_serve(cli: Cli) -> None:
+    said = " ".join(cli("private", "serve", "--help").out.split())
+    assert "serve only clients that you would trust with the model" in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_one_line(cli: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, mode: str) -> object:
+        os.close(handle)
+        return Path("/dev/full").open(mode)
+
+    monkeypatch.setattr("deepshare.files.os.fdopen", full)
+    said = cli("report", run, "--out", tmp_path / "report.html")
+    assert said.code == 2 and "the disk is full" in said.err and len(said.err.splitlines()) == 1
 
 
 def test_keys(cli: Cli, tmp_path: Path) -> None:

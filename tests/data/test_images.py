@@ -9,7 +9,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from deepshare.data import ImageSet, check_classes, load
-from deepshare.data.batches import batches
+from deepshare.data.batching import batches
 from deepshare.data.images import About, FileImages, cut
 from deepshare.errors import DataError
 from tests.data.layouts import tensor

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from deepshare.data import Augment, batches
 from deepshare.data import load as load_data
-from deepshare.data.batches import seed_of
+from deepshare.data.batching import seed_of
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.gates import SharedReLU, set_progress

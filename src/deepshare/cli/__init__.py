@@ -4,6 +4,7 @@ A verb is a function with a Google docstring, registered below with `app.command
 that import it, inside the function, so that `--help` is fast.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" for {error.filename}" if error.filename else ""
+        print(f"deepshare: the disk is full{where}: free some space, and run the command again", file=sys.stderr)
+        sys.exit(2)
     except (CycloptsError, DeepShareError) as error:
         if getattr(error, "told", False):
             sys.exit(0)  # the first process reports it; an exit code of ours would make the launcher kill that one

@@ -1,14 +1,17 @@
 """`deepshare private`: private inference with a trained network."""
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
+from cyclopts.config import Env, Toml
 
 from deepshare.cli.options import Flag, Json, RunArgument, check_writable
+from deepshare.cli.private_pool import pool as pool_commands
 from deepshare.errors import EngineError
 
 if TYPE_CHECKING:
@@ -17,12 +20,15 @@ if TYPE_CHECKING:
     from deepshare.data.images import About
     from deepshare.private.cost import Result
     from deepshare.private.ir.program import Program
+    from deepshare.private.remote.client import ModelClient
     from deepshare.private.runtime.engine import Engine, Preprocessing
 
 # The engine of `outline`, `deal` and `--pool`: the one with preprocessing by a dealer.
 DEALT = "gateshare"
 
 private = App(name="private", help="Private inference: the server keeps its weights, the client its images.")
+
+private.command(pool_commands)
 
 Engines = Annotated[
     str, Parameter(name=["--engine", "-e"], help="crypten, gateshare, gateshare-2pc, spu-cheetah or spu-semi2k.")
@@ -44,6 +50,7 @@ Labels = Annotated[
 TlsFolder = Annotated[
     Path | None, Parameter(name="--tls", help="Folder with the certificates of this party; see private keys.")
 ]
+POOLS = "Dealt pool of the server, or a folder of pools in which more may appear; may be given several times."
 PoolFolder = Annotated[
     Path | None, Parameter(name="--pool", help="Folder with the dealt pool of this party; see private deal.")
 ]
@@ -54,7 +61,7 @@ def run(
     run: RunArgument,
     /,
     *,
-    engine: Engines = "crypten",
+    engine: Engines = DEALT,
     images: Images = None,
     samples: int = 4,
     data_dir: Path | None = None,
@@ -87,58 +94,84 @@ def run(
     show(result, about, names, layers, as_json, out)
 
 
-@private.command
+# Flags may be given as variables, DEEPSHARE_PRIVATE_SERVE_PORT, or under [private.serve] of this file.
+@private.command(config=(Env("DEEPSHARE_"), Toml("deepshare.toml")))
 def serve(
-    run: RunArgument,
+    runs: Annotated[list[str], Parameter(help="Folders of finished runs, or networks by name; clients name one.")],
     /,
     *,
-    engine: Engines = "crypten",
+    engine: Engines = DEALT,
     host: str = "127.0.0.1",
     port: int = 8443,
     tls: TlsFolder = None,
-    pool: PoolFolder = None,
+    pool: Annotated[list[Path] | None, Parameter(help=POOLS)] = None,
     best: Best = False,
+    max_clients: int = 64,
+    max_each: int = 16,
+    monitor: str | None = None,
+    log_level: str = "info",
+    log_json: Flag = False,
+    drain: float = 30.0,
 ) -> None:
     """Serve clients on other machines until interrupted, without revealing the weights.
 
-    The engine determines the protection of the images: gateshare, with a dealer's pools, gateshare-2pc and spu-cheetah
-    hide them from a semi-honest server; crypten and spu-semi2k are for measuring.
+    A client that deviates from the protocol of gateshare can read exact weights: serve only clients that you would
+    trust with the model. The engine determines the protection of the images: gateshare, with a dealer's pools,
+    gateshare-2pc and spu-cheetah hide them from a semi-honest server; crypten and spu-semi2k are for measuring.
+
+    SIGTERM ends it after the clients that are being answered, within --drain seconds. Every flag may also be given as a
+    variable (DEEPSHARE_PRIVATE_SERVE_PORT) or under [private.serve] of a file deepshare.toml in this folder.
 
     Args:
         host: Address to listen on; 0.0.0.0 for all interfaces.
-        port: Port to listen on. Engines open further ports: gateshare and gateshare-2pc on the server only, all
-            others on both machines.
+        port: Port to listen on. gateshare opens no other; gateshare-2pc opens more, all others on both
+            machines.
+        max_clients: Number of clients that are answered at once.
+        max_each: Number of those with one certificate.
+        monitor: HOST:PORT for /healthz and /metrics; none by default.
+        log_level: debug, info, warning or error.
+        log_json: Log a JSON object a line.
+        drain: Seconds for clients that are being answered, on SIGTERM.
     """
     from deepshare.private.api import from_run
-    from deepshare.private.remote.server import ModelServer
+    from deepshare.private.remote.operation import start_logging, wait
+    from deepshare.private.remote.server import ModelServer, Network
     from deepshare.private.remote.tls import tls_of
     from deepshare.private.runtime.engine import check_installed, find_engine
     from deepshare.training.run.networks import run_folder
 
     chosen = find_engine(engine)
     check_installed(chosen)
+    start_logging(log_level, as_json=log_json)
     certificates = None if tls is None else tls_of(tls)
     options: Mapping[str, str] = {}
-    if pool is not None:
+    if pool:
         if chosen.preprocessing is None:
             raise EngineError(f"--pool is for engine {DEALT} and this is {engine}: add --engine {DEALT}")
         options = chosen.preprocessing.options
-    program, about = from_run(run_folder(run), best=best)
-    chosen.check(program, options)
+    folders = [run_folder(run).resolve() for run in runs]
+    if len({folder.name for folder in folders}) < len(folders):
+        raise EngineError("two runs have the same folder name, which clients name them by: rename one")
+    networks = {folder.name: Network(*from_run(folder, best=best)) for folder in folders}
+    for network in networks.values():
+        chosen.check(network.program, options)
     warn(chosen)
-    if certificates is None and host not in ("127.0.0.1", "::1", "localhost"):
+    if certificates is None and host not in ("127.0.0.1", "localhost"):
         note("without --tls anyone on the network can listen and send requests")
     elif certificates is not None and not chosen.encrypts:
         note(f"--tls protects only the handshake; engine {engine} sends its shares unencrypted")
     server = ModelServer(
-        engine=chosen, options=options, program=program, about=about, tls=certificates, log=note, pool=pool
+        engine=chosen,
+        options=options,
+        networks=networks,
+        tls=certificates,
+        pools=tuple(path.absolute() for path in pool or ()),
+        max_clients=max_clients,
+        max_each=max_each,
     )
     with server.listen(host, port) as listening:
-        note(f"serving {run} on {host}:{port} with {engine}: {program.comparisons:,} gates per image; stop with Ctrl-C")
-        try:
-            listening.serve_forever()
-        except KeyboardInterrupt:
-            note("ended")
+        gates = ", ".join(f"{name} ({network.program.comparisons:,} gates)" for name, network in networks.items())
+        wait(listening, f"serving {gates} on {listening.address} with {engine}", monitor, drain)
 
 
 @private.command
@@ -148,8 +181,10 @@ def ask(
     *,
     server: str,
     engine: Annotated[str | None, Parameter(name=["--engine", "-e"])] = None,
+    network: str | None = None,
     tls: TlsFolder = None,
     pool: PoolFolder = None,
+    insecure: Flag = False,
     fit: Fit = False,
     plan: Path | None = None,
     out: Labels = None,
@@ -160,27 +195,46 @@ def ask(
 
     Args:
         server: HOST:PORT of deepshare private serve.
-        engine: Required engine; a server with another one is refused. By default any.
+        engine: Engine of the server; a server with another one is refused. With --pool it is gateshare.
+        network: Name of the network, if the server has several.
+        insecure: Ask another machine without TLS: everyone between can read and change what is sent.
         plan: Plan file; a server with another plan is refused.
     """
-    from deepshare.private.api import check_plan
-    from deepshare.private.remote.client import connected
+    from deepshare.private.remote.client import Server, ask_when_free
     from deepshare.private.remote.tls import tls_of
-    from deepshare.sharing.plan import Plan
 
-    expected = None if plan is None else Plan.load(plan)
+    expected = None
+    if plan is not None:
+        from deepshare.sharing.plan import Plan
+
+        expected = Plan.load(plan)
     if pool is not None:
         _preprocessing().check_pool(pool, "client")
-    with connected(server, None if tls is None else tls_of(tls), pool) as client:
-        if engine not in (None, client.offer.engine.name):
-            raise EngineError(f"{server} uses engine {client.offer.engine.name}, not {engine}: nothing was sent to it")
+    asked = Server(
+        address=server,
+        tls=None if tls is None else tls_of(tls),
+        pool=None if pool is None else pool.absolute(),
+        engine=engine or (None if pool is None else DEALT),
+        network=network,
+        insecure=insecure,
+    )
+
+    def use(client: "ModelClient") -> None:
         if expected is not None:
+            from deepshare.private.api import check_plan
+
             check_plan(client.offer.program, expected)
         check_out(out, client.offer.program)
         batch = client.offer.about.read(images, fit=fit)
         warn(client.offer.engine)
         result = client.ask(batch)
+        if client.offer.uses_pools:
+            left, dealt = client.left()
+            if left * 5 <= dealt:
+                note(f"the pool is good for {left:,} more of {dealt:,} images: deal more")
         show(result, client.offer.about, [str(path) for path in images], layers, as_json, out)
+
+    ask_when_free(asked, use)
 
 
 @private.command
@@ -221,24 +275,38 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
     """
     if images < 1 or clients < 1:
         raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
-    spare = _preprocessing().deal(outline, out, images=images, clients=clients, told=_progress)
+    spare, distance = _preprocessing().deal(outline, out, images=images, clients=clients, told=_progress)
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
     print(f"{spare:,} more lots than images, since a client cannot use every lot: too few in one of a million pools")
+    print(
+        f"statistical distance of the server's views of any two images: below 2^{math.log2(distance):.1f}; of all "
+        f"{images:,} images of a client: below 2^{math.log2(distance * images):.1f}"
+    )
 
 
 @private.command
-def keys(folder: Path, /, *, host: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None) -> None:
+def keys(
+    folder: Path,
+    /,
+    *,
+    host: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    clients: int = 1,
+) -> None:
     """Create certificates for a trial, valid for 30 days: FOLDER/server for one party, FOLDER/client for the other.
 
     Args:
         folder: Folder to write.
         host: Host names and addresses of the server; by default localhost and 127.0.0.1.
+        clients: Number of clients; several have the folders FOLDER/client-1, FOLDER/client-2 ..., each with its key.
     """
     from deepshare.private.remote.tls import make_keys
 
-    make_keys(folder, host or ["localhost", "127.0.0.1"])
-    print(f"{folder}/server goes to the server and {folder}/client to the client; give each its folder with --tls")
+    if clients < 1:
+        raise EngineError(f"{clients} clients: make keys for at least one")
+    make_keys(folder, host or ["localhost", "127.0.0.1"], clients)
+    whose = f"{folder}/client to the client" if clients == 1 else f"{folder}/client-1 ... to the clients"
+    print(f"{folder}/server goes to the server and {whose}; give each its folder with --tls")
 
 
 def _preprocessing() -> "Preprocessing":

@@ -1,12 +1,19 @@
-"""Data sets, augmentation and reproducible batches."""
+"""Data sets, augmentation and reproducible batches.
 
-from deepshare.data.augment import Augment, Transform
-from deepshare.data.batches import Batches, Source, batches
-from deepshare.data.catalog import NAMES, load
-from deepshare.data.colour import Jitter
-from deepshare.data.images import FileImages, ImageSet, Splits, check_classes
-from deepshare.data.scenes import Fit, SceneAugment
-from deepshare.data.user import UserLoader, UserSet, from_dataset
+Public names are imported on first use: a client of private inference, which only reads pictures, needs few of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deepshare.data.augment import Augment, Transform
+    from deepshare.data.batching import Batches, Source, batches
+    from deepshare.data.catalog import NAMES, load
+    from deepshare.data.colour import Jitter
+    from deepshare.data.images import FileImages, ImageSet, Splits, check_classes
+    from deepshare.data.scenes import Fit, SceneAugment
+    from deepshare.data.user import UserLoader, UserSet, from_dataset
 
 __all__ = [
     "NAMES",
@@ -27,3 +34,33 @@ __all__ = [
     "from_dataset",
     "load",
 ]
+
+_MODULE_OF = {
+    "Augment": "augment",
+    "Transform": "augment",
+    "Batches": "batching",
+    "Source": "batching",
+    "batches": "batching",
+    "NAMES": "catalog",
+    "load": "catalog",
+    "Jitter": "colour",
+    "FileImages": "images",
+    "ImageSet": "images",
+    "Splits": "images",
+    "check_classes": "images",
+    "Fit": "scenes",
+    "SceneAugment": "scenes",
+    "UserLoader": "user",
+    "UserSet": "user",
+    "from_dataset": "user",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        return getattr(import_module(f"deepshare.data.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"module 'deepshare.data' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,6 +1,6 @@
 """Private inference: one interface over engines.
 
-result = deepshare.private.infer(model, images, engine="crypten")
+result = deepshare.private.infer(model, images)
 result.logits, result.cost
 
 Public names are imported on first use: the process of a party needs next to none of them.
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from deepshare.private.api import infer
     from deepshare.private.cost import Cost, Layer, Result
     from deepshare.private.ir.trace import translate
+    from deepshare.private.remote.connection import connect
     from deepshare.private.runtime.engine import Part, engine_names, find_engine
 
-__all__ = ["Cost", "Layer", "Part", "Result", "engine_names", "find_engine", "infer", "translate"]
+__all__ = ["Cost", "Layer", "Part", "Result", "connect", "engine_names", "find_engine", "infer", "translate"]
 
 _MODULE_OF = {
     "Cost": "cost",
     "Layer": "cost",
     "Part": "runtime.engine",
     "Result": "cost",
+    "connect": "remote.connection",
     "engine_names": "runtime.engine",
     "find_engine": "runtime.engine",
     "infer": "api",

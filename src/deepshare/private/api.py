@@ -5,7 +5,6 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -15,7 +14,7 @@ from deepshare.errors import CheckpointError, DataError, EngineError, PlanMismat
 from deepshare.private.cost import Result, total
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Role, check_installed, find_engine
+from deepshare.private.runtime.engine import Role, check_images, check_installed, find_engine
 from deepshare.private.runtime.party import Machine, run_here
 from deepshare.sharing.plan import Plan
 from deepshare.training.build import load
@@ -28,7 +27,7 @@ LARGEST = 2.0**18
 
 
 def infer(
-    model: nn.Module, images: Tensor, engine: str = "crypten", options: Mapping[str, str] | None = None
+    model: nn.Module, images: Tensor, engine: str = "gateshare", options: Mapping[str, str] | None = None
 ) -> Result:
     """Run a network on images privately, between processes on this machine.
 
@@ -73,20 +72,6 @@ def run(
     cost = total(chosen.name, program, len(images), list(outcomes.values()))
     error = float((logits.double() - expected).abs().max())
     return Result(logits, replace(cost, error=error))
-
-
-def check_images(images: Tensor, program: Program | None) -> None:
-    """Check that a tensor is a batch of images for a program.
-
-    Raises:
-        EngineError: It is not; the message says what the program takes.
-    """
-    wanted = "(N, C, H, W)" if program is None else f"(N, {', '.join(map(str, program.input_size))})"
-    fits = images.dim() == 4 if program is None else tuple(images.shape[1:]) == program.input_size
-    if not fits or not images.is_floating_point() or not len(images):
-        raise EngineError(f"images of shape {tuple(images.shape)} and {images.dtype}: give floats of shape {wanted}")
-    if not bool(torch.isfinite(images).all()):
-        raise EngineError("the images hold numbers that are not finite: normalise them as the network was trained")
 
 
 def _check_range(program: Program, number: int, value: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepshare.data.batches import seed_of
+from deepshare.data.batching import seed_of
 from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError, reason
 from deepshare.methods.base import Method, MethodContext
 from deepshare.sharing import budget

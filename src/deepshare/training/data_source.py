@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment, Source, Transform, UserLoader, batches
-from deepshare.data.batches import generator
+from deepshare.data.batching import generator
 from deepshare.data.catalog import load as load_set
 from deepshare.data.images import Splits, cut
 from deepshare.data.pictures import height_and_width

@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricModule, _FabricOptimizer
 from torch import Tensor, nn
 
-from deepshare.data.batches import seed_of
+from deepshare.data.batching import seed_of
 from deepshare.errors import RecipeError
 from deepshare.methods.base import Method
 from deepshare.training.data_source import DataSource

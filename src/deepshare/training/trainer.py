@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.data import ImageSet
-from deepshare.data.batches import seed_of
+from deepshare.data.batching import seed_of
 from deepshare.data.images import About
 from deepshare.errors import CheckpointError
 from deepshare.methods.base import Method

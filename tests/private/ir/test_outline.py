@@ -41,7 +41,7 @@ def test_it_is_the_same_for_other_weights(program: Program) -> None:
 
 def test_another_version_is_refused(program: Program) -> None:
     content = json.loads(outline.dump(program)) | {"version": 99}
-    with pytest.raises(EngineError, match="version 99 of the outline"):
+    with pytest.raises(EngineError, match="does not speak version 2 of the outline"):
         outline.parse(json.dumps(content))
 
 

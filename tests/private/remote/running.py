@@ -1,33 +1,76 @@
-"""A server in this process, and the processes of its parties."""
+"""A server in this process, clients that speak to it by hand, and the processes of its parties."""
 
+import logging
 import os
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from deepshare.data.images import About
+from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
+from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.server import ModelServer
+from deepshare.private.remote.client import Server
+from deepshare.private.remote.journal import LOGGER
+from deepshare.private.remote.server import ModelServer, Network
+from deepshare.private.remote.session import LONGEST_OFFER, PROTOCOL
 from deepshare.private.remote.tls import tls_of
 from deepshare.private.runtime.engine import find_engine
+from deepshare.private.transport.channel import Channel, reach
+from deepshare.private.transport.tls import Tls
 
 SIZE = (3, 16, 16)
-ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
+POOL = {"dealer": "pool"}
 
 
-class Running:
-    """A service in this process, with what it said."""
+def about(program: Program) -> About:
+    """A description that fits a network of three channels."""
+    count = program.operations[-1].shape[0]
+    return About(size=program.input_size, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(count))))
 
-    def __init__(self, program: Program, keys: Path | None = None) -> None:
+
+class Running(logging.Handler):
+    """A server in this process, with what it logged."""
+
+    def __init__(
+        self,
+        program: Program,
+        keys: Path | None = None,
+        *,
+        engine: str = "gateshare",
+        pools: Sequence[Path] = (),
+        max_clients: int = 64,
+        max_each: int = 16,
+        port: int = 0,
+    ) -> None:
+        super().__init__()
         self.said: list[str] = []
-        tls = None if keys is None else tls_of(keys / "server")
+        LOGGER.addHandler(self)
+        LOGGER.setLevel("DEBUG")
         service = ModelServer(
-            engine=find_engine("crypten"), options={}, program=program, about=ABOUT, tls=tls, log=self.said.append
+            engine=find_engine(engine),
+            options=POOL if pools else {},
+            networks={"network": Network(program, about(program))},
+            tls=None if keys is None else tls_of(keys / "server"),
+            pools=pools,
+            max_clients=max_clients,
+            max_each=max_each,
         )
-        self.server = service.listen("127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self.server.socket.getsockname()[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.listening = service.listen("127.0.0.1", port)
+        self.address = self.listening.address
+        self.thread = threading.Thread(target=self.listening.serve_forever, daemon=True)
+        self.thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+    def stop(self) -> None:
+        self.listening.shutdown()
+        self.thread.join(30)
+        LOGGER.removeHandler(self)
 
     def wait_for(self, words: str, seconds: float = 60) -> str:
         deadline = time.monotonic() + seconds
@@ -35,8 +78,28 @@ class Running:
             for line in self.said:
                 if words in line:
                     return line
-            time.sleep(0.05)
+            time.sleep(0.02)
         raise AssertionError(f"{words!r} not in {self.said}")
+
+
+def server(address: str, pool: Path | None = None, tls: Tls | None = None, engine: str | None = None) -> Server:
+    return Server(address=address, tls=tls, pool=pool, engine=engine or ("gateshare" if pool else None))
+
+
+def greet(address: str, tls: Tls | None = None) -> Channel:
+    """Say hello by hand, and hear the offer."""
+    channel = reach(address, "server", tls)
+    channel.send_message({"protocol": PROTOCOL})
+    channel.receive_message(LONGEST_OFFER)
+    return channel
+
+
+def wish(program: Program, pool: Path, images: int = 1) -> dict[str, Any]:
+    """A request of a client with a pool."""
+    lots = LotPool(pool, "client", program)
+    names = [name.hex() for name in lots.names()[: 2 * images]]
+    digest = outline.digest(program)
+    return {"images": images, "outline": digest, "session": lots.session.hex(), "lots": names}
 
 
 def workers() -> list[int]:

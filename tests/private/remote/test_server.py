@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from websockets.sync.client import connect
 
 from deepshare import plan, share, zoo
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.server import LARGEST_BATCH, ModelServer
+from deepshare.private.remote.server import LARGEST_BATCH, ModelServer, Network
 from deepshare.private.remote.session import PING_SECONDS, PONG_SECONDS
 from deepshare.private.remote.tls import make_keys, tls_of
 from deepshare.private.runtime.engine import find_engine
-from tests.private.remote.running import ABOUT, SIZE, Running, wait_for_workers, workers
+from deepshare.private.transport.channel import reach
+from tests.private.remote.running import SIZE, Running, about, greet, server, wait_for_workers, workers
 
 pytestmark = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 
@@ -38,41 +38,43 @@ def program() -> Program:
 
 @pytest.fixture
 def running(program: Program) -> Iterator[Running]:
-    service = Running(program)
+    service = Running(program, engine="crypten")
     yield service
-    service.server.shutdown()
+    service.stop()
 
 
 def test_a_client_gets_the_classes_and_both_costs(program: Program, tmp_path: Path) -> None:
     make_keys(tmp_path, ["localhost"])
-    running = Running(program, tmp_path)
+    running = Running(program, tmp_path, engine="crypten")
     images = torch.randn(2, *SIZE)
     by_name = running.address.replace("127.0.0.1", "localhost")
-    with connected(by_name, tls_of(tmp_path / "client")) as client:
-        assert client.offer.about == ABOUT
+    with connected(server(by_name, None, tls_of(tmp_path / "client"), "crypten")) as client:
+        assert client.offer.about == about(program)
         assert all(getattr(op, name).is_meta for op in client.offer.program.operations for name in op.hidden)
         result = client.ask(images)
     torch.testing.assert_close(result.logits.double(), program.evaluate(images), rtol=0, atol=1e-2)
     assert result.cost.online.comparisons == 2 * program.comparisons
     assert result.cost.online.server_bytes > 0 and result.cost.online.client_bytes > 0
     running.wait_for("2 images in")
-    with pytest.raises(EngineError, match="does not answer as a server"), connected(running.address):
+    with (
+        pytest.raises(EngineError, match="does not answer as a server"),
+        connected(server(running.address, engine="crypten")),
+    ):
         pass
     make_keys(tmp_path / "others", ["localhost"])
     with (
         pytest.raises(EngineError, match="no trust in its certificate"),
-        connected(by_name, tls_of(tmp_path / "others/client")),
+        connected(server(by_name, None, tls_of(tmp_path / "others/client"), "crypten")),
     ):
         pass
-    running.server.shutdown()
+    running.stop()
     assert workers() == []
 
 
 ASK = """
 import sys, torch
-from deepshare.private.remote.client import connected
-from deepshare.private.remote.session import PING_SECONDS, PONG_SECONDS
-with connected(sys.argv[1]) as client:
+from deepshare.private.remote.client import Server, connected
+with connected(Server(address=sys.argv[1], engine="crypten")) as client:
     client.ask(torch.randn(64, 3, 16, 16))
 """
 
@@ -85,7 +87,7 @@ def test_a_client_that_is_killed_ends_its_inference_and_no_other(running: Runnin
     client.wait()
     running.wait_for("the connection to the client was lost", 30)
     wait_for_workers(0, 10)
-    with connected(running.address) as other:
+    with connected(server(running.address, engine="crypten")) as other:
         assert other.ask(torch.randn(1, *SIZE)).logits.shape == (1, 10)
 
 
@@ -107,7 +109,7 @@ def test_a_party_that_dies_is_an_error_for_the_other_with_its_reason(running: Ru
 
     def ask() -> None:
         try:
-            with connected(running.address) as client:
+            with connected(server(running.address, engine="crypten")) as client:
                 client.ask(torch.randn(64, *SIZE))
         except EngineError as error:
             reasons.append(str(error))
@@ -118,51 +120,57 @@ def test_a_party_that_dies_is_an_error_for_the_other_with_its_reason(running: Ru
     os.kill(first, signal.SIGKILL)
     thread.join(60)
     assert not thread.is_alive()
-    assert "failed: its process ended" in reasons[0]
+    # Why a party ended is in its own log: a client's reason tells of its images, a server's may hold paths.
+    assert "failed: its process ended" in reasons[0] or "the server failed: its log says why" in reasons[0]
     said = running.wait_for(": the ")
-    # Why a client's part ended is its own affair.
     assert "the server failed: its process ended" in said or said.endswith("the client refused: it ended the inference")
     wait_for_workers(0, 10)
 
 
 def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
     with (
-        connected(running.address) as client,
+        connected(server(running.address, engine="crypten")) as client,
         pytest.raises(EngineError, match=r"give floats of shape \(N, 3, 16, 16\)"),
     ):
         client.ask(torch.randn(1, 3, 8, 8))
     with (
-        connected(running.address, pool=Path("pools/client-1")) as client,
-        pytest.raises(EngineError, match="computes with crypten without a dealer's pools, and you gave one"),
+        pytest.raises(EngineError, match="does not use engine gateshare: nothing was sent"),
+        connected(server(running.address, Path("pools/client-1"))),
     ):
-        client.ask(torch.randn(1, *SIZE))
-    with connected(running.address) as client, pytest.raises(EngineError, match="server refused: 257 images at once"):
+        pass
+    with (
+        connected(server(running.address, engine="crypten")) as client,
+        pytest.raises(EngineError, match="server refused: too many images at once"),
+    ):
         client.ask(torch.zeros(LARGEST_BATCH + 1, *SIZE))
-    with connect(f"ws://{running.address}") as raw:
-        raw.send('{"protocol": 99}')
-        assert "speaks protocol 2, the client 99" in str(raw.recv(10))
-    with connect(f"ws://{running.address}") as raw:
-        raw.send("not JSON")
-        assert "does not speak the language" in str(raw.recv(10))
-    with connect(f"ws://{running.address}") as raw:
-        raw.send('{"protocol": 2}')
-        raw.recv(10)
-        raw.send('{"images": 1, "address": "127.0.0.1:1", "outline": "another"}')
-        assert "another plan" in str(raw.recv(10))
+    raw = reach(running.address, "server", None)
+    raw.send_message({"protocol": 99})
+    with pytest.raises(EngineError, match="speaks protocol 3: install deepshare"):
+        raw.receive_message()
+    raw = greet(running.address)
+    raw.send_message({"images": 1, "address": "127.0.0.1:1", "outline": "another"})
+    with pytest.raises(EngineError, match="another plan"):
+        raw.receive_message()
     assert workers() == []
 
 
 def test_a_taken_port_and_an_absent_server_are_named(program: Program) -> None:
+    def service(**options: str) -> ModelServer:
+        networks = {"network": Network(program, about(program))}
+        return ModelServer(engine=find_engine("crypten"), options=options, networks=networks)
+
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        service = ModelServer(engine=find_engine("crypten"), options={}, program=program, about=ABOUT, log=print)
         with pytest.raises(EngineError, match=rf"cannot listen on 127\.0\.0\.1:{port} .*--port"):
-            service.listen("127.0.0.1", port)
-    with pytest.raises(EngineError, match=rf"no server at 127\.0\.0\.1:{port}"), connected(f"127.0.0.1:{port}"):
+            service().listen("127.0.0.1", port)
+    with (
+        pytest.raises(EngineError, match=rf"no server at 127\.0\.0\.1:{port}"),
+        connected(server(f"127.0.0.1:{port}", engine="crypten")),
+    ):
         pass
     with pytest.raises(EngineError, match="IPv6"):
-        ModelServer(engine=find_engine("crypten"), options={}, program=program, about=ABOUT, log=print).listen("::1", 0)
+        service().listen("::1", 0)
+    with pytest.raises(EngineError, match="99999 is no port: give one from 1 to 65535"):
+        service().listen("127.0.0.1", 99999)
     with pytest.raises(EngineError, match="needs a third party"):
-        ModelServer(
-            engine=find_engine("crypten"), options={"provider": "ttp"}, program=program, about=ABOUT, log=print
-        ).listen("127.0.0.1", 0)
+        service(provider="ttp").listen("127.0.0.1", 0)

@@ -1,26 +1,45 @@
 """The images' owner, asking a server."""
 
+import hashlib
+import ipaddress
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
 from torch import Tensor
-from websockets.exceptions import ConnectionClosed, InvalidMessage, WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from deepshare.data.images import About
-from deepshare.errors import EngineError
-from deepshare.private.api import check_images
+from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.cost import Result, total
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.session import PROTOCOL, SETTINGS, Control, Message, run_session
-from deepshare.private.runtime.engine import Engine, Role, Task, Tls, check_installed, find_engine
+from deepshare.private.remote.session import LONGEST_OFFER, PROTOCOL, Control, Message, measured, run_session
+from deepshare.private.runtime.engine import (
+    Engine,
+    HostedClient,
+    Role,
+    Task,
+    check_images,
+    check_installed,
+    find_engine,
+)
 from deepshare.private.runtime.party import ProcessParty, free_ports
+from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError, reach
+from deepshare.private.transport.tls import Tls
+
+# How long a server may be busy, or another one than the pool's behind a balancer, before it is an error.
+PATIENCE_SECONDS = 10.0
+OFFER_SECONDS = 60.0
+MOST_OPTIONS = 16
+
+
+class LostError(EngineError):
+    """The connection to the server was lost."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +65,86 @@ class Offer:
         return preprocessing is not None and self.options == preprocessing.options
 
 
-class ModelClient:
-    """A connection to a server whose offer has arrived."""
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server to ask.
 
-    def __init__(self, control: Control, host: str, tls: Tls | None, pool: Path | None) -> None:
-        self._control, self._host, self._tls, self._pool = control, host, tls, pool
-        control.send({"protocol": PROTOCOL})
-        self.offer = _offer(control.receive())
+    Attributes:
+        address: Its HOST:PORT.
+        tls: This party's certificates.
+        pool: This party's pool, or a folder of pools, for an engine with preprocessing.
+        engine: Name of the engine that it must use; None where the pool decides.
+        network: Name of the network; None for the first that the server has.
+        insecure: Whether to ask another machine without TLS.
+    """
+
+    address: str
+    tls: Tls | None = None
+    pool: Path | None = None
+    engine: str | None = None
+    network: str | None = None
+    insecure: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be asked, before anything is sent.
+
+        Raises:
+            EngineError: Says why.
+        """
+        host = _host(self.address)
+        if self.tls is None and not self.insecure and not _is_here(host):
+            raise EngineError(
+                f"{host} is another machine, and without TLS everyone between can read and change what is sent: give "
+                "--tls, or --insecure if the link is safe"
+            )
+        if self.pool is None and self.engine is None:
+            raise EngineError("say how to compute: give your pool with --pool, or an engine with --engine")
+
+
+class ModelClient:
+    """A connection to a server whose offer has arrived.
+
+    Attributes:
+        offer: The offer.
+        prepared: Number of images that everything is prepared for.
+    """
+
+    def __init__(self, server: Server) -> None:
+        server.check()
+        self._server = server
+        self._channel = _opened(server.address, server.tls)
+        try:
+            self._channel.send_message({"protocol": PROTOCOL, "network": server.network})
+            self.offer = read_offer(self._hear_offer(), server)
+        except BaseException:
+            self._channel.close()
+            raise
+        self._hosted: HostedClient | None = None
+        self.prepared = 0
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+
+    def check(self, images: Tensor) -> None:
+        """Refuse images that do not fit, before anything is sent.
+
+        Raises:
+            EngineError: Says what the server takes.
+        """
+        check_images(images, self.offer.program)
+        if self.offer.uses_pools:
+            self._client().check(images)
+
+    def prepare(self, count: int) -> None:
+        """Do all that can be done before so many images are there, with an engine that has such a phase."""
+        if self.offer.uses_pools and self.prepared != count:
+            self._client().prepare(self._channel, count)
+            self.prepared = count
+
+    def left(self) -> tuple[int, int]:
+        """Number of images that the pool is good for, and was good for at first."""
+        return self._client().left()
 
     def ask(self, images: Tensor) -> Result:
         """Classify images with the server's network; the server never sees them.
@@ -63,27 +155,64 @@ class ModelClient:
         Raises:
             EngineError: The images do not fit, or either party failed.
         """
-        offer, control = self.offer, self._control
-        if self._pool is not None and not offer.uses_pools:
-            raise EngineError(
-                f"the server computes with {offer.engine.name} without a dealer's pools, and you gave one: nothing was "
-                "sent; it has to be started with --engine gateshare --pool"
-            )
-        check_images(images, offer.program)
+        self.check(images)
+        if not self.offer.uses_pools:
+            return self._ask_apart(images)
+        try:
+            self.prepare(len(images))
+            self.prepared = 0
+            self._client().infer(images)
+            peer = measured(self._channel.receive_message(), self.offer.program)
+        except ConnectionError as error:
+            raise LostError(f"{error}: ask again; what was dealt for these images may be spent") from error
+        own = self._client().outcome()
+        if own.logits is None:
+            raise AssertionError("a client has logits")
+        return Result(own.logits, total(self.offer.engine.name, self.offer.program, len(images), [peer, own]))
+
+    def _hear_offer(self) -> Message:
+        channel, address = self._channel, self._server.address
+        channel.silence = OFFER_SECONDS
+        try:
+            return channel.receive_message(LONGEST_OFFER)
+        except PeerError:
+            raise
+        except (EngineError, ConnectionError) as error:
+            # In TLS 1.3 a server looks at the client's certificate after the client's handshake.
+            if isinstance(error.__cause__, ssl.SSLError) and "ALERT" in str(error.__cause__.reason):
+                cure = "take one of the authority that the server has (both folders of one private keys)"
+                raise EngineError(f"{address}: the server does not trust your certificate: {cure}") from error
+            cure = "is it deepshare private serve, and does it use --tls as you do?"
+            raise EngineError(f"{address} does not answer as a server of deepshare: {cure}") from error
+        finally:
+            channel.silence = None
+
+    def _client(self) -> HostedClient:
+        if self._hosted is None:
+            preprocessing, pool = self.offer.engine.preprocessing, self._server.pool
+            if preprocessing is None or pool is None:
+                raise EngineError(
+                    "the server uses what was dealt beforehand: give your pool of the same dealing with --pool"
+                )
+            self._hosted = preprocessing.client(self.offer.program, pool)
+        return self._hosted
+
+    def _ask_apart(self, images: Tensor) -> Result:
+        """Run the client's part in a process of its own, with connections of its own."""
+        offer, control = self.offer, Control(self._channel, "server")
         address = f"{control.local_host}:{free_ports(control.local_host, 1)[0]}"
         control.send({"images": len(images), "address": address, "outline": outline.digest(offer.program)})
-        port, token = _start(control.receive(None))
         # The host is the one that was asked: it is on the certificate, and the server may not know it itself.
-        addresses: dict[Role, str] = {"server": f"{self._host}:{port}", "client": address}
+        own_address = f"{_host(self._server.address)}:{_port(control.receive(patient=True))}"
+        addresses: dict[Role, str] = {"server": own_address, "client": address}
         task = Task(
             role="client",
             program=offer.program,
             addresses=addresses,
             images=images,
             count=len(images),
-            tls=self._tls,
+            tls=self._server.tls,
             options=offer.options,
-            extras={"pool": self._pool, "token": token},
         )
         own, peer = run_session(ProcessParty(offer.engine.name, task), task, control)
         if own.logits is None:
@@ -92,21 +221,51 @@ class ModelClient:
 
 
 @contextmanager
-def connected(server: str, tls: Tls | None = None, pool: Path | None = None) -> Iterator[ModelClient]:
+def connected(server: Server) -> Iterator[ModelClient]:
     """Connect to a server.
 
-    Args:
-        server: Its HOST:PORT.
-        tls: This party's certificates.
-        pool: This party's pool, for an engine with preprocessing.
-
     Raises:
-        EngineError: It is not there, or is not a server of deepshare.
+        EngineError: It is not there, or is not a server of deepshare, or does not compute as asked.
     """
-    host = _host(server)
-    with _opened(server, tls) as connection:
-        # The party's process runs in a folder of its own.
-        yield ModelClient(Control(connection, "server"), host, tls, None if pool is None else pool.absolute())
+    client = ModelClient(server)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+Answer = TypeVar("Answer")
+
+
+def ask_when_free(server: Server, use: Callable[[ModelClient], Answer]) -> Answer:
+    """Connect to a server and use it, if need be again and again for a while."""
+
+    def once() -> Answer:
+        with connected(server) as client:
+            return use(client)
+
+    return when_free(once)
+
+
+def when_free(ask: Callable[[], Answer]) -> Answer:
+    """Ask a server; one that is busy, or another one than the pool's, is tried again for a while."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return ask()
+        except PeerBusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _host(server: str) -> str:
@@ -119,55 +278,66 @@ def _host(server: str) -> str:
     raise EngineError(f"{server} is no address of a server: give HOST:PORT, such as 192.0.2.7:8443")
 
 
-def _opened(server: str, tls: Tls | None) -> ClientConnection:
-    context = None if tls is None else tls.client_context()
-    scheme = "ws" if tls is None else "wss"
+def _opened(server: str, tls: Tls | None) -> Channel:
     try:
-        connection: ClientConnection = connect(f"{scheme}://{server}", ssl=context, proxy=None, **SETTINGS)
-    except (WebSocketException, OSError) as error:
-        raise EngineError(_trouble(server, tls, error)) from error
-    return connection
+        return reach(server, "server", tls)
+    except ssl.SSLCertVerificationError as error:
+        cure = "take certificates of one authority, which name the host that you ask (private keys --host)"
+        raise EngineError(f"{server}: no trust in its certificate ({error.verify_message}): {cure}") from error
+    except ssl.SSLError as error:
+        cure = "is it started with --tls, and with the same authority?"
+        raise EngineError(f"{server}: no TLS with it ({error.reason or error}): {cure}") from error
+    except OSError as error:
+        why = error.strerror or "no answer"
+        raise EngineError(f"no server at {server} ({why}): start deepshare private serve there") from error
 
 
-def _trouble(server: str, tls: Tls | None, error: Exception) -> str:
-    match error:
-        case ssl.SSLCertVerificationError():
-            cure = "take certificates of one authority, which name the host that you ask (private keys --host)"
-            return f"{server}: no trust in its certificate ({error.verify_message}): {cure}"
-        # In TLS 1.3 a server looks at the client's certificate after the client's handshake, and may just hang up.
-        case ConnectionClosed() | InvalidMessage(__cause__=EOFError()) if tls is not None:
-            cure = "take one of the authority that the server has (both folders of one private keys)"
-            return f"{server}: the server does not trust your certificate: {cure}"
-        case ssl.SSLError():
-            cure = "is it started with --tls, and with the same authority?"
-            return f"{server}: no TLS with it ({error.reason or error}): {cure}"
-        case WebSocketException():
-            cure = "is it deepshare private serve, and does it use --tls as you do?"
-            return f"{server} does not answer as a server of deepshare ({error}): {cure}"
-    why = getattr(error, "strerror", None) or "no answer"
-    return f"no server at {server} ({why}): start deepshare private serve there"
-
-
-def _start(message: Message) -> tuple[int, bytes]:
-    """The port of the server's part, and the token to present there."""
+def _port(message: Message) -> int:
+    """The port of the server's part."""
     try:
-        return int(message["start"]["server"].rpartition(":")[2]), bytes.fromhex(message["token"])
+        return int(message["start"]["server"].rpartition(":")[2])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineError("the server gave no port: install the same deepshare") from error
 
 
-def _offer(message: Message) -> Offer:
+def read_offer(message: Message, server: Server) -> Offer:
+    """Read what a server offers, and check that it is what was asked for.
+
+    Args:
+        message: From the server, which may be hostile.
+        server: The server as it was asked.
+
+    Raises:
+        EngineError: It is damaged, or something else.
+    """
     if message.get("protocol") != PROTOCOL:
-        raise EngineError(
-            f"the server speaks protocol {message.get('protocol')}, not {PROTOCOL}: install the same deepshare"
-        )
+        raise EngineError(f"the server does not speak protocol {PROTOCOL}: install the same deepshare on both sides")
     try:
-        engine = find_engine(message["engine"])
-        about = About.model_validate(message["about"])
-        options = {str(key): str(value) for key, value in message["options"].items()}
-        program = outline.parse(message["outline"])
-    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+        return _read(message, server)
+    except DeepShareError:
+        raise
+    except Exception as error:  # whatever a hostile server makes up
         raise EngineError("the server's offer is damaged: install the same deepshare on both sides") from error
+
+
+def _read(message: dict[str, Any], server: Server) -> Offer:
+    name = message["engine"]
+    if server.engine is not None and name != server.engine:
+        raise EngineError(f"{server.address} does not use engine {server.engine}: nothing was sent to it")
+    engine = find_engine(str(name)[:40])
+    options = {str(key): str(value) for key, value in list(message["options"].items())[:MOST_OPTIONS]}
+    preprocessing = engine.preprocessing
+    if server.pool is not None:
+        if preprocessing is None or options != preprocessing.options:
+            raise EngineError(
+                f"the server computes with {engine.name} without a dealer's pools, and you gave one: nothing was "
+                "sent; it has to be started with --engine gateshare --pool"
+            )
+        digest = hashlib.sha256(str(message["outline"]).encode()).hexdigest()
+        if digest not in preprocessing.networks(server.pool, "client"):
+            raise EngineError("the server offers another network than your pool was dealt for: nothing was sent")
+    program = outline.parse(message["outline"])
+    about = About.model_validate(message["about"])
     if len(about.classes) != program.operations[-1].shape[0] or about.size != program.input_size:
         raise EngineError("the server's offer contradicts itself: install the same deepshare on both sides")
     check_installed(engine)

@@ -1,58 +1,83 @@
-"""The model's owner, waiting for clients."""
+"""The model's owner, waiting for clients on one port.
 
+Whoever is silent, slow or a stranger waits at the front door and costs a descriptor. A client gets a place, and with it
+a thread while it computes, once it has asked for something that can be answered: with an engine that hosts many clients
+it has named a fresh lot. Places are limited, in all and for each certificate.
+"""
+
+import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-
-from websockets.sync.server import Server as WebSocketServer
-from websockets.sync.server import ServerConnection
-from websockets.sync.server import serve as serve_websocket
+from typing import Self
 
 from deepshare import __version__
 from deepshare.data.images import About
-from deepshare.errors import EngineError
+from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.session import PROTOCOL, SETTINGS, Control, Message, PeerError, run_session
-from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Task, Tls
-from deepshare.private.runtime.party import Party, ProcessParty, ThreadParty, free_ports
+from deepshare.private.remote.front_door import FrontDoor, Guest, Reply, Work
+from deepshare.private.remote.journal import Journal, Sample
+from deepshare.private.remote.session import PROTOCOL, Control, Message, account, run_session
+from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Session, Task
+from deepshare.private.runtime.party import ProcessParty, free_ports
+from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
+from deepshare.private.transport.tls import Tls
 
 LARGEST_BATCH = 256
-# How long a client may be connected before it asks.
+# How long a client may be connected before it asks, and hold its place while it has no images yet.
 IDLE_SECONDS = 600.0
+PARKED_SECONDS = 600.0
+# Where all places are taken, a client that has held one so long without images gives it up.
+SPARED_SECONDS = 5.0
+REFRESH_SECONDS = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network that clients may ask.
+
+    Attributes:
+        program: With its hidden numbers, which stay here.
+        about: Description of its images, for clients.
+    """
+
+    program: Program
+    about: About
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelServer:
-    """A model that clients may ask.
+    """Networks that clients may ask.
 
     Attributes:
         engine: The engine.
         options: Options of the engine.
-        program: The network with its hidden numbers, which stay here.
-        about: Description of the images, for clients.
+        networks: By name; a client that names none gets the first.
         tls: Certificates; None on one machine.
-        log: Called with one line for each session and each refusal.
-        pool: The server's pool, for an engine with preprocessing.
+        pools: The server's pools, or folders of pools, for an engine with preprocessing.
         max_clients: Number of clients that are answered at once; more are refused.
+        max_each: Number of those with one certificate; no limit without TLS.
+        journal: Logs and counts.
     """
 
     engine: Engine
     options: Mapping[str, str]
-    program: Program
-    about: About
+    networks: Mapping[str, Network]
     tls: Tls | None = None
-    log: Callable[[str], None]
-    pool: Path | None = None
+    pools: Sequence[Path] = ()
     max_clients: int = 64
-    _turn: threading.Lock = field(default_factory=threading.Lock, init=False)
+    max_each: int = 16
+    journal: Journal = field(default_factory=Journal)
 
-    def listen(self, host: str, port: int) -> WebSocketServer:
-        """Open the port; `serve_forever` of the result answers clients until `shutdown`.
+    def listen(self, host: str, port: int) -> "Listening":
+        """Open the port.
 
         Raises:
             EngineError: The port is taken, or the engine needs a third machine.
@@ -64,88 +89,279 @@ class ModelServer:
             )
         if ":" in host:
             raise EngineError(f"{host} is an address of IPv6, which the engines do not speak: give one of IPv4")
-        sessions = self.engine.host(self.program, self.pool)
+        if not 0 <= port < 1 << 16:
+            raise EngineError(f"{port} is no port: give one from 1 to 65535 with --port")
+        hosts = {name: self._host(network) for name, network in self.networks.items()}
         try:
-            listener = socket.create_server((host, port))
+            listener = socket.create_server((host, port), backlog=1024)
         except OSError as error:
             raise EngineError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port") from error
-        context = None if self.tls is None else self.tls.server_context()
-        slots = threading.Semaphore(self.max_clients)
-        return serve_websocket(partial(self._answer, sessions, slots), sock=listener, ssl=context, **SETTINGS)
+        return Listening(self, hosts, listener)
 
-    def _answer(self, sessions: Host | None, slots: threading.Semaphore, connection: ServerConnection) -> None:
-        who = ":".join(map(str, connection.remote_address[:2]))
-        control = Control(connection, "client")
-        try:
-            count, address = self._agree(control)
-            with self._slot(slots):
-                outcome = self._infer(control, sessions, count, address)
-            self.log(f"{who}: {count} {'image' if count == 1 else 'images'} in {outcome.seconds:.2f} s")
-        except EngineError as error:
-            # What the client said itself is no reason to give it.
-            control.end("gone" if isinstance(error, PeerError) else "refused", str(error))
-            self.log(f"{who}: {error}")
+    def _host(self, network: Network) -> Host | None:
+        preprocessing = self.engine.preprocessing
+        if preprocessing is None or self.options != preprocessing.options:
+            return None
+        return preprocessing.host(network.program, self.pools)
 
-    @contextmanager
-    def _slot(self, slots: threading.Semaphore) -> Iterator[None]:
-        if not slots.acquire(blocking=False):
-            raise EngineError(f"{self.max_clients} clients are being answered already: ask again later")
+
+@dataclass(eq=False)
+class Visit:
+    """What a server keeps for a guest that has said hello.
+
+    Attributes:
+        network: Name of the network that it asks.
+        owner: Whose lots it uses.
+        request: What it asks now.
+        session: Its session with the engine's host, once it has asked.
+        answering: The work on its request.
+        parked: Since when it holds a place without images; 0 if it does not.
+        placed: Whether it holds a place.
+    """
+
+    network: str
+    owner: str = ""
+    request: Message = field(default_factory=dict)
+    session: Session | None = None
+    answering: Generator[None, None, Outcome] | None = None
+    parked: float = 0.0
+    placed: bool = False
+
+
+class Listening:
+    """A server with an open port; a context manager that ends it.
+
+    Attributes:
+        address: HOST:PORT.
+    """
+
+    def __init__(self, server: ModelServer, hosts: Mapping[str, Host | None], listener: socket.socket) -> None:
+        self._server, self._hosts, self.journal = server, hosts, server.journal
+        self.address = ":".join(map(str, listener.getsockname()[:2]))
+        self._turn = threading.Lock()
+        self._places: dict[Guest, None] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._first = next(iter(server.networks))
+        self._offers = {name: json.dumps(self._offer(network)).encode() for name, network in server.networks.items()}
+        self._digests = {name: outline.digest(network.program) for name, network in server.networks.items()}
+        context = None if server.tls is None else server.tls.server_context()
+        self._door = FrontDoor(listener, context, heard=self._heard, left=self._leave, make_channel=self._make_channel)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self.shutdown()
+
+    def serve_forever(self) -> None:
+        """Answer clients until `shutdown`."""
+        threading.Thread(target=self._refresh, name="pools", daemon=True).start()
         try:
-            yield
+            self._door.run()
         finally:
-            slots.release()
+            self._ended.set()
 
-    def _agree(self, control: Control) -> tuple[int, str]:
-        """Agree with a client: the number of its images, and its address."""
-        hello = control.receive()
+    def shutdown(self) -> None:
+        """End; from any thread."""
+        self._ended.set()
+        self._door.stop()
+
+    def drain(self, seconds: float) -> bool:
+        """From another thread: take no more clients, and wait for those that are being answered; returns whether."""
+        self._door.stop_accepting()
+        deadline = time.monotonic() + seconds
+        while (busy := self.sessions) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not busy
+
+    @property
+    def sessions(self) -> int:
+        """Number of places that are taken."""
+        return len(self._places)
+
+    def metrics(self) -> str:
+        """Figures in the text format of Prometheus."""
+        gauges: list[Sample] = [("sessions", {}, self.sessions), ("connections", {}, self._door.connections)]
+        for name, host in self._hosts.items():
+            for pool, owner, left, dealt in () if host is None else host.levels():
+                labels = {"network": name, "pool": pool, "owner": owner}
+                gauges += [("pool_images_left", labels, left), ("pool_images_dealt", labels, dealt)]
+        return self.journal.metrics(gauges)
+
+    def _refresh(self) -> None:
+        while not self._ended.wait(REFRESH_SECONDS):
+            for name, host in self._hosts.items():
+                if host is not None:
+                    try:
+                        for said in host.refresh():
+                            self.journal.info(f"{name}: {said}", network=name)
+                    except (DeepShareError, OSError) as error:
+                        self.journal.warning(f"{name}: {error}", network=name)
+
+    def _make_channel(self, connection: socket.socket) -> Channel:
+        host = self._hosts[self._first]
+        return Channel(connection, "client") if host is None else host.channel(connection)
+
+    def _offer(self, network: Network) -> Message:
+        return {
+            "protocol": PROTOCOL,
+            "engine": self._server.engine.name,
+            "options": dict(self._server.options),
+            "outline": outline.dump(network.program),
+            "about": network.about.model_dump(mode="json"),
+        }
+
+    def _heard(self, guest: Guest, message: Message) -> Reply | Work:
+        if guest.state is None:
+            return self._greet(guest, message)
+        visit: Visit = guest.state
+        self._check(visit, message)
+        host = self._hosts[visit.network]
+        visit.owner = "" if host is None else host.admit(message)
+        self._give_place(guest)
+        visit.request = message
+        return Work(partial(self._begin, guest, host))
+
+    def _greet(self, guest: Guest, hello: Message) -> Reply:
         if hello.get("protocol") != PROTOCOL:
-            raise EngineError(
-                f"this server speaks protocol {PROTOCOL}, the client {hello.get('protocol')}: "
-                f"install deepshare {__version__} there"
+            raise RefusalError(f"this server speaks protocol {PROTOCOL}: install deepshare {__version__} on your side")
+        name = hello.get("network") or self._first
+        if not isinstance(name, str) or name not in self._offers:
+            raise RefusalError(f"there is no such network here: name one of {', '.join(self._offers)}")
+        guest.state = Visit(name)
+        body = self._offers[name]
+        return Reply((guest.channel.message_header(len(body)), body), IDLE_SECONDS)
+
+    def _check(self, visit: Visit, wish: Message) -> None:
+        count = wish.get("images")
+        if wish.get("outline") != self._digests[visit.network]:
+            raise RefusalError("the client has another plan than this server: ask again")
+        if type(count) is not int or not 1 <= count <= LARGEST_BATCH:
+            raise RefusalError(f"too many images at once, or none: give between 1 and {LARGEST_BATCH}")
+        if self._hosts[visit.network] is None and not isinstance(wish.get("address"), str):
+            raise RefusalError("the client gave no address")
+
+    def _give_place(self, guest: Guest) -> None:
+        """Give a guest a place; where all are taken, that of one that has been without images for long."""
+        server, visit = self._server, guest.state
+        with self._lock:
+            if visit.placed:
+                return
+            taken = Counter(other.identity for other in self._places)
+        if server.tls is not None and taken[guest.identity] >= server.max_each:
+            raise LaterError(f"{server.max_each} clients with this certificate are answered already: ask again later")
+        if taken.total() >= server.max_clients and not self._free_place():
+            raise LaterError(f"{server.max_clients} clients are being answered already: ask again later")
+        with self._lock:
+            self._places[guest] = None
+            visit.placed = True
+
+    def _free_place(self) -> bool:
+        now = time.monotonic()
+        idle = [guest for guest in self._places if 0 < guest.state.parked < now - SPARED_SECONDS]
+        for guest in sorted(idle, key=lambda one: one.state.parked):
+            if self._door.refuse_parked(guest, LaterError("others are waiting for your place: connect again")):
+                return True
+        return False
+
+    def _begin(self, guest: Guest, host: Host | None) -> None:
+        """Begin to answer a request; in the guest's thread, as all that follows."""
+        visit: Visit = guest.state
+        if host is None:
+            self._guarded(guest, partial(self._answer_apart, guest))
+            return
+
+        def begin() -> None:
+            if visit.session is None:
+                visit.session = host.session(guest.channel, visit.request)
+            visit.answering = visit.session.answer(visit.request)
+            self._go_on(guest)
+
+        self._guarded(guest, begin)
+
+    def _go_on(self, guest: Guest) -> None:
+        visit: Visit = guest.state
+        if visit.answering is None:
+            raise AssertionError("nothing to answer")
+        visit.parked = 0.0
+        try:
+            next(visit.answering)
+        except StopIteration as end:
+            visit.answering = None
+            self._finish(guest, end.value)
+            return
+        visit.parked = time.monotonic()
+        self._door.park(guest, partial(self._guarded, guest, partial(self._go_on, guest)), PARKED_SECONDS)
+
+    def _finish(self, guest: Guest, outcome: Outcome) -> None:
+        visit: Visit = guest.state
+        body = json.dumps(account(outcome)).encode()
+        guest.channel.connection.settimeout(IDLE_SECONDS)
+        guest.channel.connection.sendall(guest.channel.message_header(len(body)) + body)
+        self._leave_place(guest)
+        self.journal.answered(guest.who, visit.network, visit.owner, visit.request["images"], outcome)
+        self._door.listen_to(guest, IDLE_SECONDS)
+
+    def _guarded(self, guest: Guest, run: Callable[[], None]) -> None:
+        """Run a part of an inference; whatever happens, the guest hears of it, and nobody else does."""
+        try:
+            run()
+        except RefusalError as error:
+            self._door.refuse(guest, error)
+        except (PeerError, ConnectionError) as error:
+            self.journal.refused(guest.who, "gone", str(error))
+            self._door.leave(guest)
+        except Exception as error:
+            self.journal.failed(guest.who, error)
+            self._door.refuse(guest, RefusalError("its part failed, and its log says why: ask again"))
+
+    def _leave(self, guest: Guest, reason: str) -> None:
+        """A guest is gone, or was refused."""
+        self._leave_place(guest)
+        if isinstance(guest.state, Visit):
+            guest.state.answering = None
+        if reason:
+            self.journal.refused(guest.who, _kind(guest, reason), reason)
+
+    def _leave_place(self, guest: Guest) -> None:
+        with self._lock:
+            self._places.pop(guest, None)
+            if isinstance(guest.state, Visit):
+                guest.state.placed, guest.state.parked = False, 0.0
+
+    def _answer_apart(self, guest: Guest) -> None:
+        """Run the server's part in a process of its own, with connections of its own, one client at a time."""
+        server, visit = self._server, guest.state
+        control = Control(guest.channel, "client")
+        count = int(visit.request["images"])
+        with self._turn:
+            own = f"{control.local_host}:{free_ports(control.local_host, 1)[0]}"
+            addresses: dict[Role, str] = {"server": own, "client": visit.request["address"]}
+            task = Task(
+                role="server",
+                program=server.networks[visit.network].program,
+                addresses=addresses,
+                count=count,
+                tls=server.tls,
+                options=server.options,
             )
-        control.send(
-            {
-                "protocol": PROTOCOL,
-                "engine": self.engine.name,
-                "options": dict(self.options),
-                "outline": outline.dump(self.program),
-                "about": self.about.model_dump(mode="json"),
-            }
-        )
-        return self._checked(control.receive(IDLE_SECONDS))
+            try:
+                control.send({"start": dict(addresses)})
+                outcome, _ = run_session(ProcessParty(server.engine.name, task), task, control)
+            except EngineError as error:  # the client was told, or told us
+                raise ConnectionError(str(error)) from error
+        self._leave_place(guest)
+        self.journal.answered(guest.who, visit.network, "", count, outcome)
+        with suppress(OSError):
+            guest.channel.connection.settimeout(1.0)
+        self._door.listen_to(guest, 1.0)
 
-    def _checked(self, wish: Message) -> tuple[int, str]:
-        count, address = wish.get("images"), wish.get("address")
-        if wish.get("outline") != outline.digest(self.program):
-            raise EngineError("the client has another plan than this server: ask again")
-        if not isinstance(count, int) or not 1 <= count <= LARGEST_BATCH:
-            raise EngineError(f"{count} images at once: give between 1 and {LARGEST_BATCH}")
-        if not isinstance(address, str):
-            raise EngineError("the client gave no address")
-        return count, address
 
-    def _infer(self, control: Control, sessions: Host | None, count: int, address: str) -> Outcome:
-        """Run the server's part: in a thread if the engine hosts many clients, else in a process, one at a time."""
-        if sessions is None:
-            with self._turn:
-                own = f"{control.local_host}:{free_ports(control.local_host, 1)[0]}"
-                return self._run(control, self._task(own, address, count), b"", partial(ProcessParty, self.engine.name))
-        with closing(sessions.session(control.local_host)) as session:
-            task = self._task(session.address, address, count)
-            return self._run(control, task, session.token, partial(ThreadParty, session))
-
-    def _task(self, own: str, client: str, count: int) -> Task:
-        addresses: dict[Role, str] = {"server": own, "client": client}
-        return Task(
-            role="server",
-            program=self.program,
-            addresses=addresses,
-            count=count,
-            tls=self.tls,
-            options=self.options,
-            extras={"pool": self.pool},
-        )
-
-    def _run(self, control: Control, task: Task, token: bytes, party: Callable[[Task], Party]) -> Outcome:
-        control.send({"start": dict(task.addresses), "token": token.hex()})
-        return run_session(party(task), task, control)[0]
+def _kind(guest: Guest, reason: str) -> str:
+    """A few words for the count of refusals."""
+    if guest.state is None:
+        return "stranger"
+    return "busy" if "ask again later" in reason else "refused"

@@ -1,14 +1,19 @@
 """A session of two parties on two machines: their control channel, and one inference beside it.
 
-On the control channel, apart from the engine's own connection, the parties agree on an inference in JSON messages and
-tell each other how it ends:
+A client and a server speak on one connection. First they agree:
 
-    client: {"protocol"}                       server: {"protocol", "engine", "options", "outline", "about"}
-    client: {"images", "address", "outline"}   server: {"start", "token"}
+    client: {"protocol", "network"}       server: {"protocol", "engine", "options", "outline", "about"}
+    client: {"images", "outline", ...}    server: {"start", ...}
+
+With an engine that hosts many clients the inference follows on the same connection, and at its end the server's account
+of its cost; then the client may ask again. All other engines have connections of their own. Beside them the parties
+tell each other on this one that they are alive, and how it ends:
+
     both:   {"layers", "offline", "session", "seconds"}, or the kind of a failure with its reason
 """
 
-import json
+import selectors
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,37 +21,23 @@ from dataclasses import asdict
 from queue import Queue
 from typing import Any
 
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.connection import Connection
-
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome, Part, Role, Task
 from deepshare.private.runtime.party import CONNECT_SECONDS, FAILURES, Event, Party, PartyError, watch
+from deepshare.private.transport.channel import Channel, PeerError
 
-PROTOCOL = 2
+PROTOCOL = 3
 # A peer that vanishes without a word is missed within the sum of both.
 PING_SECONDS = 5.0
 PONG_SECONDS = 10.0
-# For both handshakes, also between busy machines.
-OPEN_SECONDS = 60.0
-LARGEST_MESSAGE = 2**26
-ANSWER_SECONDS = 60.0
-
-SETTINGS: dict[str, Any] = {
-    "open_timeout": OPEN_SECONDS,
-    "compression": None,
-    "ping_interval": PING_SECONDS,
-    "ping_timeout": PONG_SECONDS,
-    "close_timeout": 2.0,
-    "max_size": LARGEST_MESSAGE,
-}
+LONGEST_OFFER = 1 << 26
 
 Message = dict[str, Any]
 
 
-class PeerError(EngineError):
-    """The other party has ended, and said so itself, or is not connected any more.
+class EndedError(PeerError):
+    """The other party has ended, or is not connected any more.
 
     Attributes:
         kind: One of `FAILURES`.
@@ -58,40 +49,52 @@ class PeerError(EngineError):
 
 
 class Control:
-    """Messages to and from the other party, each a JSON object."""
+    """Messages to and from the other party, from several threads, on a channel that nobody else uses."""
 
-    def __init__(self, connection: Connection, peer: Role) -> None:
-        self._connection = connection
+    def __init__(self, channel: Channel, peer: Role) -> None:
+        self._channel, self._lock = channel, threading.Lock()
         self.peer = peer
 
     @property
     def local_host(self) -> str:
         """The address of this machine that the other party can reach."""
-        return str(self._connection.local_address[0])
+        return str(self._channel.connection.getsockname()[0])
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message.
 
         Raises:
-            PeerError: The connection is lost.
+            EndedError: The connection is lost.
         """
         try:
-            self._connection.send(json.dumps(message))
-        except (ConnectionClosed, OSError) as error:
+            with self._lock:
+                self._channel.send_message(message)
+        except (ConnectionError, OSError, ValueError) as error:
             raise self._lost() from error
 
-    def receive(self, timeout: float | None = ANSWER_SECONDS) -> Message:
-        """Wait for a message.
+    def receive(self, *, patient: bool = False) -> Message:
+        """Wait for a message; one that says that the other party is alive only means that it is.
+
+        Args:
+            patient: Whether to wait for a party that does not say yet that it is alive.
 
         Raises:
-            PeerError: The other party says that it has ended, or is gone.
-            EngineError: It does not answer, or speaks something else.
+            EndedError: The other party says that it has ended, or is gone.
+            EngineError: It speaks something else.
         """
-        message = self._message(timeout)
+        try:
+            while True:
+                self._wait(None if patient else PING_SECONDS + PONG_SECONDS)
+                with self._lock:
+                    message = self._channel.receive_message()
+                if "alive" not in message:
+                    break
+        except (ConnectionError, OSError, ValueError) as error:
+            raise self._lost() from error
         for kind in FAILURES:
             if kind in message:
                 verb = "failed" if kind in ("failed", "lost") else "refused"
-                raise PeerError(kind, f"the {self.peer} {verb}: {message[kind]}")
+                raise EndedError(kind, f"the {self.peer} {verb}: {message[kind]}")
         return message
 
     def end(self, kind: str, reason: str) -> None:
@@ -99,22 +102,19 @@ class Control:
         with suppress(EngineError):
             self.send({kind: reason})
 
-    def _message(self, timeout: float | None) -> Message:
-        try:
-            message = json.loads(self._connection.recv(timeout))
-        except TimeoutError:
-            raise EngineError(f"the {self.peer} did not answer within {timeout:.0f} s") from None
-        except (ConnectionClosed, OSError) as error:
-            raise self._lost() from error
-        except (ValueError, RecursionError) as error:  # brackets without end
-            raise EngineError(f"the {self.peer} does not speak the language of deepshare private") from error
-        if not isinstance(message, dict):
-            raise EngineError(f"the {self.peer} does not speak the language of deepshare private")
-        return message
+    def _wait(self, seconds: float | None) -> None:
+        """Until there is something to read; meanwhile others may send."""
+        connection = self._channel.connection
+        if isinstance(connection, ssl.SSLSocket) and connection.pending():
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                raise ConnectionError("it is silent")
 
-    def _lost(self) -> PeerError:
-        cure = ": ask again; what was dealt for these images may be spent" if self.peer == "server" else ""
-        return PeerError("gone", f"the connection to the {self.peer} was lost{cure}")
+    def _lost(self) -> EndedError:
+        cure = ": ask again" if self.peer == "server" else ""
+        return EndedError("gone", f"the connection to the {self.peer} was lost{cure}")
 
 
 class PeerParty:
@@ -134,9 +134,9 @@ class PeerParty:
     def _listen(self, report: Callable[[Event], None]) -> None:
         peer = self._control.peer
         try:
-            report(Event(peer, "done", measured(self._control.receive(None), self._program)))
+            report(Event(peer, "done", measured(self._control.receive(), self._program)))
         except EngineError as error:
-            report(Event(peer, error.kind if isinstance(error, PeerError) else "refused", str(error)))
+            report(Event(peer, error.kind if isinstance(error, EndedError) else "refused", str(error)))
 
 
 def run_session(party: Party, task: Task, control: Control) -> tuple[Outcome, Outcome]:
@@ -151,7 +151,7 @@ def run_session(party: Party, task: Task, control: Control) -> tuple[Outcome, Ou
         This party's outcome, and the measurements of the other.
 
     Raises:
-        PeerError: The other party failed.
+        EndedError: The other party failed.
         EngineError: This party failed, and the other was told why; no process is left.
     """
     events: Queue[Event] = Queue()
@@ -165,13 +165,19 @@ def run_session(party: Party, task: Task, control: Control) -> tuple[Outcome, Ou
     def unconnected(_: list[Role]) -> str:
         return f"the parties did not connect within {CONNECT_SECONDS} s: {task.addresses} must reach each other"
 
+    def alive() -> None:
+        with suppress(EngineError):
+            while not over.wait(PING_SECONDS):
+                control.send({"alive": True})
+
     PeerParty(control, task.program).start(events.put)
+    threading.Thread(target=alive, daemon=True).start()
     party.start(report)
     try:
         outcomes = watch(events, (task.role, control.peer), unconnected, CONNECT_SECONDS)
     except PartyError as error:
         if error.role == control.peer:
-            raise PeerError("gone", error.reason) from error
+            raise EndedError("gone", error.reason) from error
         raise
     except EngineError as error:
         _tell(control, Event(task.role, "refused", str(error)))
@@ -183,12 +189,17 @@ def run_session(party: Party, task: Task, control: Control) -> tuple[Outcome, Ou
 
 
 def _tell(control: Control, event: Event) -> None:
-    """Tell the other party of this one's end; a client keeps its reason, which could reveal something of its images."""
+    """Tell the other party of this one's end.
+
+    A client keeps its reason, which could reveal something of its images; a server the words of libraries, in which
+    there may be paths.
+    """
     if event.kind == "done":
         with suppress(EngineError):  # a lost connection is noticed by its listener
             control.send(account(event.value))
     elif event.kind in FAILURES:
-        control.end(*((event.kind, event.value) if event.role == "server" else ("gone", "it ended the inference")))
+        said = event.value if event.kind == "refused" else "its log says why"
+        control.end(*((event.kind, said) if event.role == "server" else ("gone", "it ended the inference")))
 
 
 def account(outcome: Outcome) -> dict[str, Any]:
@@ -214,7 +225,7 @@ def measured(message: dict[str, Any], program: Program) -> Outcome:
         offline, session = _part(message["offline"]), _part(message["session"])
         return Outcome(None, layers, offline, session, float(message["seconds"]))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise EngineError(f"the other party's account of its cost is damaged ({error})") from error
+        raise EngineError("the other party's account of its cost is damaged: install the same deepshare") from error
 
 
 def _part(values: dict[str, Any]) -> Part:

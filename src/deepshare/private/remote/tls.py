@@ -12,29 +12,30 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
-from deepshare.private.runtime.engine import Tls
+from deepshare.private.transport.tls import Tls
 
 DAYS = 30
-PARTIES = ("server", "client")
 AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
 
 
-def make_keys(folder: Path, hosts: Sequence[str]) -> None:
+def make_keys(folder: Path, hosts: Sequence[str], clients: int = 1) -> None:
     """Write a folder for each party with the authority, its certificate and its key; the authority's key is not kept.
 
     Args:
         folder: Folder to write; its folders `server` and `client` must not exist.
         hosts: Names and addresses of the server.
+        clients: How many; the folders of several are `client-1`, `client-2` and so on, each with a key of its own.
 
     Raises:
         EngineError: There are keys already, or the folder cannot be written.
     """
-    there = [str(folder / party) for party in PARTIES if (folder / party).exists()]
+    parties = ["server", *(["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)])]
+    there = [str(folder / party) for party in parties if (folder / party).exists()]
     if there:
         raise EngineError(f"{', '.join(there)} is there already: give another folder, or delete it")
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("DeepShare trial authority", authority_key, None, None, ())
-    for party in PARTIES:
+    for party in parties:
         key = ec.generate_private_key(ec.SECP256R1())
         signed = _certificate(f"DeepShare {party}", key, authority, authority_key, hosts if party == "server" else ())
         _write(folder / party, authority, signed, key)
@@ -114,7 +115,6 @@ def _write(folder: Path, authority: x509.Certificate, own: x509.Certificate, key
         folder.mkdir(parents=True, mode=0o700)
         write_atomically(folder / AUTHORITY, authority.public_bytes(pem))
         write_atomically(folder / CERTIFICATE, own.public_bytes(pem))
-        write_atomically(folder / KEY, secret)
-        (folder / KEY).chmod(0o600)
+        write_atomically(folder / KEY, secret, 0o600)
     except OSError as error:
         raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error

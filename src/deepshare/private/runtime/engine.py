@@ -1,52 +1,21 @@
 """The interface of an engine: its tasks, its measurements, the registry of all engines, and checks that they share."""
 
-import ssl
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, util
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.ir.program import Program, hidden_tensors
+from deepshare.private.transport.channel import Channel
+from deepshare.private.transport.tls import Tls
 
 Role = Literal["server", "client", "dealer"]
-
-
-@dataclass(frozen=True)
-class Tls:
-    """Files in PEM format for mutual TLS: the authority that both trust, one's own certificate and its key."""
-
-    authority: Path
-    certificate: Path
-    key: Path
-
-    def server_context(self) -> ssl.SSLContext:
-        """TLS that requires a client certificate of the same authority."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.verify_mode = ssl.CERT_REQUIRED
-        # A ticket arrives after the handshake: while the client's other thread writes, the two may wait for each other,
-        # and closing a connection on which nobody has read it cuts what was sent before.
-        context.num_tickets = 0
-        return self._loaded(context)
-
-    def client_context(self) -> ssl.SSLContext:
-        """TLS that checks the server's certificate and host name, and presents its own certificate."""
-        return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-
-    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        try:
-            context.load_verify_locations(self.authority)
-            context.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:
-            folder = self.certificate.parent
-            raise EngineError(
-                f"{folder}: its certificates cannot be used ({error}): make a set with private keys"
-            ) from error
-        return context
 
 
 @dataclass(frozen=True)
@@ -127,31 +96,75 @@ class Outcome:
 
 
 class Session(Protocol):
-    """The server's part for one client, run in a thread.
+    """The server's part for one client, on the connection that it came on, for as long as it stays."""
 
-    Attributes:
-        address: Address for the client.
-        token: Secret that the client presents there.
-    """
-
-    address: str
-    token: bytes
-
-    def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
-        """Do the server's part; `ready` is called once the parties are connected."""
-
-    def cut(self) -> None:
-        """From another thread: make whatever it waits for fail."""
-
-    def close(self) -> None:
-        """Hang up; after `answer`, once its result or its error has been reported."""
+    def answer(self, request: Mapping[str, Any]) -> Generator[None, None, Outcome]:
+        """Answer a request; yields where the client may take its time, until it sends something."""
 
 
 class Host(Protocol):
     """The server's side of an engine that answers many clients at once."""
 
-    def session(self, host: str) -> Session:
-        """Begin to listen for one client on an address of this machine."""
+    def channel(self, connection: socket.socket) -> Channel:
+        """The channel of a client's connection."""
+
+    def admit(self, request: Mapping[str, Any]) -> str:
+        """Check a request before anything is done for it.
+
+        Returns:
+            The owner of what it will use up.
+
+        Raises:
+            RefusalError: It cannot be answered.
+        """
+
+    def session(self, channel: Channel, request: Mapping[str, Any]) -> Session:
+        """Begin a client's session with its first request."""
+
+    def levels(self) -> list[tuple[str, str, int, int]]:
+        """For each pool and owner its name, the owner, how many images are left, and how many were dealt."""
+
+    def refresh(self) -> list[str]:
+        """Look for pools that were added since, and for levels to warn of; returns lines for the log."""
+
+
+class HostedClient(Protocol):
+    """The client's side of an engine that answers many clients at once, in this process."""
+
+    def check(self, images: Tensor) -> None:
+        """Refuse images that cannot be asked, before anything is sent.
+
+        Raises:
+            EngineError: Says why.
+        """
+
+    def left(self) -> tuple[int, int]:
+        """Number of images that its pool is good for, and was good for at first."""
+
+    def prepare(self, channel: Channel, count: int) -> None:
+        """Do all that can be done before so many images are there."""
+
+    def infer(self, images: Tensor) -> None:
+        """Ask images, as many as were prepared; nothing that is sent depends on what the logits look like."""
+
+    def outcome(self) -> Outcome:
+        """Logits and cost of all images since the last outcome.
+
+        Raises:
+            EngineError: The logits cannot be right.
+        """
+
+
+class Dealt(NamedTuple):
+    """What a dealing is good for.
+
+    Attributes:
+        spare: Lots of each client beyond one per image, as some turn out to be unusable.
+        distance: Bound of the statistical distance between the server's views of any two images.
+    """
+
+    spare: int
+    distance: float
 
 
 class Preprocessing(Protocol):
@@ -176,7 +189,9 @@ class Preprocessing(Protocol):
             EngineError: The file cannot be written.
         """
 
-    def deal(self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]) -> int:
+    def deal(
+        self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]
+    ) -> Dealt:
         """Write the pools of a server and its clients.
 
         Args:
@@ -185,9 +200,6 @@ class Preprocessing(Protocol):
             images: Number of images for each client.
             clients: Number of clients.
             told: Called after each lot with how many there are, and of how many.
-
-        Returns:
-            Lots of each client beyond one per image, as some turn out to be unusable.
 
         Raises:
             EngineError: The outline cannot be read, or the pools cannot be written.
@@ -198,6 +210,27 @@ class Preprocessing(Protocol):
 
         Raises:
             EngineError: Says what it is.
+        """
+
+    def networks(self, folder: Path, role: Literal["server", "client"]) -> set[str]:
+        """Digests of the outlines that a pool, or the pools in a folder, were dealt for.
+
+        Raises:
+            EngineError: There is none of this party.
+        """
+
+    def host(self, program: Program, pools: Sequence[Path]) -> Host:
+        """The server's side: answers many clients at once with pools, or folders of pools.
+
+        Raises:
+            EngineError: Nobody could be answered.
+        """
+
+    def client(self, program: Program, pool: Path) -> HostedClient:
+        """The client's side, with its pool or a folder of pools.
+
+        Raises:
+            EngineError: The pool is for something else.
         """
 
 
@@ -237,13 +270,6 @@ class Engine(Protocol):
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part, from connecting to the end; `ready` is called once the parties are connected."""
-
-    def host(self, program: Program, pool: Path | None) -> Host | None:
-        """A host that answers many clients at once with a pool; None where clients take turns.
-
-        Raises:
-            EngineError: Nobody could be answered.
-        """
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Bytes, rounds, comparisons and products, without running: online by operation, and offline."""
@@ -318,3 +344,17 @@ def check_images_below(images: Tensor, limit: float) -> None:
 
 def _below(values: Tensor, limit: float) -> bool:
     return bool((values.abs() < limit).all())
+
+
+def check_images(images: Tensor, program: Program | None) -> None:
+    """Check that a tensor is a batch of images for a program.
+
+    Raises:
+        EngineError: It is not; the message says what the program takes.
+    """
+    wanted = "(N, C, H, W)" if program is None else f"(N, {', '.join(map(str, program.input_size))})"
+    fits = images.dim() == 4 if program is None else tuple(images.shape[1:]) == program.input_size
+    if not fits or not images.is_floating_point() or not len(images):
+        raise EngineError(f"images of shape {tuple(images.shape)} and {images.dtype}: give floats of shape {wanted}")
+    if not bool(torch.isfinite(images).all()):
+        raise EngineError("the images hold numbers that are not finite: normalise them as the network was trained")

@@ -1,4 +1,4 @@
-"""Parties at work, each in a process or a thread of its own, and the wait for their outcomes.
+"""Parties at work, each in a process of its own, and the wait for their outcomes.
 
 A party reports its progress as events: "ready" once connected, then "done" with an Outcome. Or it fails: "refused" with
 a reason that the engine gives, "lost" if another party hung up, "failed" with the words of whatever else went wrong
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from deepshare.errors import DeepShareError, EngineError, reason
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Engine, Outcome, Role, Session, Task, find_engine
+from deepshare.private.runtime.engine import Engine, Outcome, Role, Task, find_engine
 
 # Parties have to find each other within this time; how long they compute is their affair.
 CONNECT_SECONDS = 120
@@ -185,32 +185,6 @@ def main() -> None:
 def _end_with_parent() -> None:
     sys.stdin.buffer.read()
     os._exit(1)
-
-
-class ThreadParty:
-    """A session of an engine's host, in a thread of this process."""
-
-    def __init__(self, session: Session, task: Task) -> None:
-        self._session, self._task = session, task
-
-    def start(self, report: Callable[[Event], None]) -> None:
-        """Start the thread."""
-        self._thread = threading.Thread(target=self._run, args=(report,), daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Cut its connections and wait for its end."""
-        self._session.cut()
-        self._thread.join()
-
-    def _run(self, report: Callable[[Event], None]) -> None:
-        try:
-            attempt(
-                lambda ready: self._session.answer(self._task, ready),
-                lambda kind, value: report(Event(self._task.role, kind, value)),
-            )
-        finally:
-            self._session.close()  # once the reason is told: the other party ends with it, and must not be heard first
 
 
 def watch(

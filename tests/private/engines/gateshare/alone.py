@@ -18,7 +18,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ServerOffline,
     ServerOnline,
 )
-from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.transport.channel import Channel
 
 Values = dict[int, Tensor]
 

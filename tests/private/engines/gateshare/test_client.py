@@ -15,8 +15,8 @@ from deepshare.private.engines.gateshare.client import ClientMaterial, ClientSes
 from deepshare.private.engines.gateshare.cost_model import PartyMeter
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import Lot
-from deepshare.private.engines.gateshare.transport.channel import HEADER, MESSAGE, Channel
 from deepshare.private.ir.trace import translate
+from deepshare.private.transport.channel import HEADER, MESSAGE, Channel
 from tests.private.engines.gateshare.trial import (
     SIZE,
     Trial,

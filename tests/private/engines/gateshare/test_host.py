@@ -1,46 +1,43 @@
-"""Many clients of one server at once, over real sockets."""
+"""Many clients of one server at once, over real sockets, all on its one port."""
 
+import asyncio
 import math
 import os
 import re
+import shutil
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from queue import Queue
-from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
-from websockets.sync.client import connect as knock
 
-from deepshare.data.images import About
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare import main
+from deepshare.private.engines.gateshare import server as gateshare_server
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.engines.gateshare.main import run
-from deepshare.private.engines.gateshare.preprocessing.pool import SPENT, LotPool, write_pools
+from deepshare.private.engines.gateshare.preprocessing.marks import FILE
+from deepshare.private.engines.gateshare.preprocessing.pool import LotPool, write_pools
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
-from deepshare.private.engines.gateshare.transport import channel as channels
-from deepshare.private.engines.gateshare.transport.channel import HEADER, MESSAGE, Channel, connect
-from deepshare.private.ir import outline
+from deepshare.private.engines.gateshare.protocols import local
+from deepshare.private.engines.gateshare.server import ServerSession
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.remote import client
-from deepshare.private.remote.client import connected
-from deepshare.private.remote.server import ModelServer
-from deepshare.private.remote.session import PROTOCOL, SETTINGS, Control
+from deepshare.private.remote import client as clients
+from deepshare.private.remote.client import ModelClient, connected
+from deepshare.private.remote.connection import connect
 from deepshare.private.remote.tls import make_keys, tls_of
-from deepshare.private.runtime.engine import Outcome, Role, Task, find_engine
-from deepshare.private.runtime.party import Event, ThreadParty
+from deepshare.private.transport import channel as channels
+from deepshare.private.transport.channel import HEADER, MESSAGE, Channel, PeerError, reach
+from deepshare.private.transport.tls import Tls
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet
+from tests.private.remote.running import Running, greet, server, wish
 
-ABOUT = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
-POOL = {"dealer": "pool"}
 CLIENTS = 3
 
 
@@ -50,35 +47,25 @@ def program() -> Program:
     return translate(shared_resnet(), SIZE)
 
 
-@pytest.fixture
-def pools(program: Program, tmp_path: Path) -> Path:
-    write_pools(tmp_path, program.outline(), calibrate(program), 2, lambda *_: None, CLIENTS)
-    return tmp_path
+@pytest.fixture(scope="module")
+def dealt(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pools")
+    write_pools(folder, program.outline(), calibrate(program), 2, lambda *_: None, CLIENTS)
+    return folder
 
 
 @pytest.fixture
-def said() -> list[str]:
-    """What the server tells of its clients."""
-    return []
+def pools(dealt: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(dealt, tmp_path / "pools"))
 
 
 @pytest.fixture
-def address(program: Program, pools: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def running(program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A server with one turn for all."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    service = ModelServer(
-        engine=find_engine("gateshare"),
-        options=POOL,
-        program=program,
-        about=ABOUT,
-        log=said.append,
-        pool=pools / "server",
-        max_clients=CLIENTS,
-    )
-    server = service.listen("127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.socket.getsockname()[1]}"
-    server.shutdown()
+    service = Running(program, pools=[pools / "server"], max_clients=CLIENTS)
+    yield service
+    service.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -92,50 +79,18 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-class Begun(NamedTuple):
-    """What a client and the server have agreed on: where the server's part waits, and for what."""
-
-    control: Control
-    addresses: dict[Role, str]
-    token: bytes
-
-    def connect(self) -> Channel:
-        return connect(self.addresses["server"], "server", None, self.token)
+def client_of(stack: ExitStack, running: Running, pools: Path, number: int) -> ModelClient:
+    return stack.enter_context(connected(server(running.address, pools / f"client-{number}")))
 
 
-def begin(stack: ExitStack, address: str, program: Program, images: int) -> Begun:
-    """Agree with the server as a client does."""
-    control = Control(stack.enter_context(knock(f"ws://{address}", **SETTINGS)), "server")
-    control.send({"protocol": PROTOCOL})
-    control.receive()
-    control.send({"images": images, "address": "127.0.0.1:1", "outline": outline.digest(program)})
-    said = control.receive()
-    return Begun(control, said["start"], bytes.fromhex(said["token"]))
-
-
-def finish(program: Program, begun: Begun, images: Tensor, pool: Path) -> Outcome:
-    task = Task(
-        role="client",
-        program=program.outline(),
-        addresses=begun.addresses,
-        images=images,
-        count=len(images),
-        options=POOL,
-        extras={"pool": pool, "token": begun.token},
-    )
-    return run(task, lambda: None)
-
-
-def ask_one(address: str, pools: Path) -> Tensor:
-    with connected(address, None, pools / "client-1") as client:
+def ask_one(running: Running, pools: Path, number: int = 1) -> Tensor:
+    with connected(server(running.address, pools / f"client-{number}")) as client:
         return client.ask(torch.randn(1, *SIZE)).logits
 
 
-def hung_up(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:  # it had not read all
-        return True
+def used(pool: Path) -> int:
+    with sqlite3.connect(pool / FILE) as base:
+        return int(base.execute("SELECT count(*) FROM lots WHERE state = 1").fetchone()[0])
 
 
 def near(logits: Tensor | None, program: Program, images: Tensor) -> bool:
@@ -150,78 +105,146 @@ def test_each_client_has_its_own_lots_and_the_server_has_them_all(program: Progr
     assert len(mine) == each * CLIENTS
 
 
-def test_clients_at_once_each_get_their_own_logits(
-    stack: ExitStack, address: str, program: Program, pools: Path
+def test_clients_at_once_each_get_their_own_logits_on_one_port(
+    stack: ExitStack, running: Running, program: Program, pools: Path
 ) -> None:
-    """All are connected before the first is answered; nobody waits for another one's end."""
-    begun = [begin(stack, address, program, 2) for _ in range(CLIENTS)]
-    images = [torch.randn(2, *SIZE) for _ in begun]
-    found: dict[int, Outcome] = {}
+    """All are prepared before the first is answered; nobody waits for another one's end."""
+    asking = [client_of(stack, running, pools, number + 1) for number in range(CLIENTS)]
+    for client in asking:
+        client.prepare(2)
+    assert running.listening.sessions == CLIENTS
+    images = [torch.randn(2, *SIZE) for _ in asking]
+    found: dict[int, Tensor] = {}
 
     def one(number: int) -> None:
-        found[number] = finish(program, begun[number], images[number], pools / f"client-{number + 1}")
+        found[number] = asking[number].ask(images[number]).logits
 
     threads = [threading.Thread(target=one, args=(number,)) for number in reversed(range(CLIENTS))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(near(found[number].logits, program, images[number]) for number in range(CLIENTS))
-    assert len((pools / "server" / SPENT).read_text().split()) == 2 * CLIENTS
+    assert all(near(found[number], program, images[number]) for number in range(CLIENTS))
+    assert used(pools / "server") == 2 * CLIENTS
+    assert {client._channel.connection.getpeername()[1] for client in asking} == {int(running.address.split(":")[1])}
+
+
+def test_a_client_that_waits_with_its_images_has_no_thread(
+    stack: ExitStack, running: Running, program: Program, pools: Path
+) -> None:
+    client = client_of(stack, running, pools, 1)
+    client.prepare(1)
+    deadline = time.monotonic() + 20
+    while any(thread.name.startswith("session") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    images = torch.randn(1, *SIZE)
+    assert near(client.ask(images).logits, program, images)
+
+
+def test_one_connection_asks_again_without_the_weights(
+    stack: ExitStack, running: Running, program: Program, pools: Path
+) -> None:
+    client, images = client_of(stack, running, pools, 1), torch.randn(1, *SIZE)
+    first, second = client.ask(images), client.ask(images)
+    assert near(first.logits, program, images) and near(second.logits, program, images)
+    assert first.cost.session.server_bytes > 0 == second.cost.session.server_bytes
+    assert first.cost.online.comparisons == second.cost.online.comparisons == program.comparisons
+    assert first.cost.online.client_bytes == second.cost.online.client_bytes
 
 
 def test_a_client_that_stalls_or_vanishes_holds_up_nobody(
-    stack: ExitStack, address: str, program: Program, pools: Path
+    stack: ExitStack, running: Running, program: Program, pools: Path
 ) -> None:
-    silent = begin(stack, address, program, 1).connect()
+    silent = greet(running.address)
+    silent.send_message(wish(program, pools / "client-2"))
     silent.receive_message()  # the server waits for its answer now
-    gone = begin(stack, address, program, 1)
-    lost = gone.connect()
+    lost = greet(running.address)
+    lost.send_message(wish(program, pools / "client-3"))
     lost.receive_message()
     lost.close()
-    gone.control._connection.close()
     images = torch.randn(2, *SIZE)
-    started = time.monotonic()
-    with connected(address, None, pools / "client-1") as client:
-        assert near(client.ask(images).logits, program, images)
-    assert time.monotonic() - started < 200
+    assert near(client_of(stack, running, pools, 1).ask(images).logits, program, images)
+    silent.close()
 
 
-def test_no_more_clients_than_there_are_places(stack: ExitStack, address: str, program: Program, pools: Path) -> None:
-    held = [begin(stack, address, program, 1).control for _ in range(CLIENTS)]
-    with pytest.raises(EngineError, match="3 clients are being answered already: ask again later"):
-        ask_one(address, pools)
-    held[0]._connection.close()
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            ask_one(address, pools)
-            break
-        except EngineError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-def test_a_client_cannot_ask_more_than_was_dealt_for_it(address: str, program: Program, pools: Path) -> None:
-    with connected(address, None, pools / "client-2") as client:
-        client.ask(torch.randn(2, *SIZE))
-    with (
-        connected(address, None, pools / "client-2") as client,
-        pytest.raises(EngineError, match="1 images, and the pool is good for 0 more"),
-    ):
-        client.ask(torch.randn(1, *SIZE))
-
-
-def test_a_damaged_frame_ends_its_own_session_alone(
-    stack: ExitStack, address: str, program: Program, pools: Path
+def test_no_more_clients_than_there_are_places(
+    stack: ExitStack, running: Running, program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = begin(stack, address, program, 1)
-    spoiled = begun.connect()
-    spoiled.receive_message()
-    spoiled._socket.sendall(bytes(100))
-    with pytest.raises(EngineError, match="server refused: frame 0 from the client"):
-        begun.control.receive()
-    assert ask_one(address, pools).shape == (1, 10)
+    held = []
+    for _ in range(CLIENTS):
+        held.append(greet(running.address))
+        held[-1].send_message(wish(program, pools / "client-1"))
+        held[-1].receive_message()
+    with pytest.raises(EngineError, match="3 clients are being answered already: ask again later"):
+        ask_one(running, pools)
+    held[0].close()
+    monkeypatch.setattr(clients, "PATIENCE_SECONDS", 60.0)
+    images = torch.randn(1, *SIZE)
+    logits = clients.ask_when_free(server(running.address, pools / "client-1"), lambda one: one.ask(images)).logits
+    assert near(logits, program, images)
+
+
+def test_a_place_that_waits_for_images_goes_to_whoever_needs_it(
+    stack: ExitStack, running: Running, program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepshare.private.remote.server.SPARED_SECONDS", 0.2)
+    waiting = [client_of(stack, running, pools, number) for number in (1, 2, 2)]
+    for client in waiting:
+        client.prepare(1)
+    time.sleep(0.5)
+    assert ask_one(running, pools, 3).shape == (1, 10)
+    with pytest.raises(PeerError, match="others are waiting for your place"):
+        waiting[0].ask(torch.randn(1, *SIZE))
+    assert waiting[1].ask(torch.randn(1, *SIZE)).logits.shape == (1, 10)
+
+
+def test_a_client_cannot_ask_more_than_was_dealt_for_it(running: Running, program: Program, pools: Path) -> None:
+    """Neither one that counts, nor one that takes its spare lots for images."""
+    with connected(server(running.address, pools / "client-2")) as client:
+        client.ask(torch.randn(2, *SIZE))
+        with pytest.raises(EngineError, match="1 images, and the pool is good for 0 more"):
+            client.ask(torch.randn(1, *SIZE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LotPool, "check", lambda *_: None)
+        with pytest.raises(EngineError, match="all 2 images that were dealt for this client have been asked"):
+            ask_one(running, pools, 2)
+    assert ask_one(running, pools, 3).shape == (1, 10)
+
+
+def test_a_restored_client_finds_fresh_lots_and_loses_none(
+    running: Running, program: Program, pools: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(pools / "client-1", tmp_path / "copy")
+    ask_one(running, pools)
+    shutil.rmtree(pools / "client-1")
+    shutil.copytree(tmp_path / "copy", pools / "client-1")
+    ask_one(running, pools)
+    assert used(pools / "server") == 2
+    (stock,) = LotPool(pools / "client-1", "client", program).stock()
+    assert (stock.used + stock.unusable, stock.doubted) == (1 + stock.unusable, 1)
+
+
+def test_a_server_that_calls_all_lots_spent_uses_none_up(
+    running: Running, program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may refuse to work; afterwards the pool is as good as before."""
+    monkeypatch.setattr(LotPool, "is_fresh", lambda *_: False)
+    with pytest.raises(EngineError, match="spent or unknown"):
+        ask_one(running, pools)
+    monkeypatch.undo()
+    assert LotPool(pools / "client-1", "client", program).left() == 2
+
+    def burn(self: ServerSession, _: int) -> None:
+        while True:
+            taken = self._client.receive_message()["take"]
+            self._client.send_message({"spent": [name for name, _ in taken]})
+
+    before = LotPool(pools / "client-1", "client", program).names()
+    monkeypatch.setattr(ServerSession, "_agree", burn)
+    with pytest.raises(EngineError, match="calls lots spent that it called fresh"):
+        ask_one(running, pools)
+    assert len(LotPool(pools / "client-1", "client", program).names()) >= len(before) - 2
 
 
 class Spoiling(Channel):
@@ -250,21 +273,6 @@ class Spoiling(Channel):
         self._outward += 1
 
 
-class Here:
-    """The client's part, in a thread."""
-
-    address, token = "", b""
-
-    def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
-        return run(task, ready)
-
-    def cut(self) -> None:
-        """It ends with the server."""
-
-    def close(self) -> None:
-        """It listens nowhere."""
-
-
 @pytest.mark.parametrize(
     ("how", "named"),
     [
@@ -276,78 +284,82 @@ class Here:
     ],
 )
 def test_a_bad_frame_ends_its_inference_with_its_name_on_both_sides_and_no_other(
-    stack: ExitStack, address: str, program: Program, pools: Path, said: list[str], how: str, named: str
+    stack: ExitStack, running: Running, program: Program, pools: Path, how: str, named: str
 ) -> None:
-    def spoiled(*arguments: Any) -> Channel:
-        channel = Spoiling(connect(*arguments)._socket, "server")
+    def spoiled(address: str, peer: str, tls: Tls | None) -> Channel:
+        channel = Spoiling(reach(address, peer, tls)._socket, "server")
         channel.how = how
         return channel
 
-    other, images = begin(stack, address, program, 1), torch.randn(1, *SIZE)
+    other, images = client_of(stack, running, pools, 2), torch.randn(1, *SIZE)
+    other.prepare(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main, "connect", spoiled)
-        patch.setattr(client, "ProcessParty", lambda _, task: ThreadParty(Here(), task))
+        patch.setattr(clients, "reach", spoiled)
         with pytest.raises(EngineError) as caught:
-            ask_one(address, pools)
-    assert near(finish(program, other, images, pools / "client-2").logits, program, images)
-    deadline = time.monotonic() + 120
-    while not said and time.monotonic() < deadline:  # the server says it after the client has heard it
-        time.sleep(0.05)
-    assert re.search(named.format(r"\d+"), said[0]), said
+            ask_one(running, pools)
+    assert near(other.ask(images).logits, program, images)
+    assert re.search(named.format(r"\d+"), running.wait_for("frame")), running.said
     assert re.search("the server refused: " + named.format(r"\d+"), str(caught.value)), caught.value
 
 
-def wrong_control(begun: Begun, *_: Any) -> None:
-    begun.control._connection.send("[" * 200_000)
+def wrong_first(channel: Channel, *_: object) -> None:
+    channel._send(MESSAGE, [memoryview(b"[" * 60_000)])
 
 
-def wrong_message(begun: Begun, *_: Any) -> None:
-    channel = begun.connect()
+def wrong_message(channel: Channel, program: Program, pool: Path) -> None:
+    channel.send_message(wish(program, pool))
     channel.session = bytes.fromhex(channel.receive_message()["session"])
-    channel._send(MESSAGE, [memoryview(b"[" * 200_000)])
+    channel._send(MESSAGE, [memoryview(b"[" * 60_000)])
 
 
-def wrong_rows(begun: Begun, *_: Any) -> None:
-    channel = begun.connect()
+def wrong_rows(channel: Channel, program: Program, pool: Path) -> None:
+    channel.send_message(wish(program, pool))
     channel.session = bytes.fromhex(channel.receive_message()["session"])
     channel.send_message({"offsets": False})
     channel.send_message({"take": [("00" * 16, [math.inf])]})
 
 
-def wrong_account(begun: Begun, program: Program, pools: Path, offline: object = 5) -> None:
-    finish(program, begun, torch.randn(1, *SIZE), pools / "client-3")
-    begun.control.send({"layers": [], "offline": offline, "session": {}, "seconds": 0.0})
+def wrong_lots(channel: Channel, program: Program, pool: Path) -> None:
+    channel.send_message(wish(program, pool) | {"lots": ["secret words"]})
 
 
-def endless_account(begun: Begun, program: Program, pools: Path) -> None:
-    wrong_account(begun, program, pools, {"rounds": math.inf})
+def two_owners(channel: Channel, program: Program, pool: Path) -> None:
+    lots = [*wish(program, pool)["lots"], *wish(program, pool.parent / "client-2")["lots"]]
+    channel.send_message(wish(program, pool) | {"lots": lots})
+
+
+def other_dealing(channel: Channel, program: Program, pool: Path) -> None:
+    channel.send_message(wish(program, pool) | {"session": "00" * 16})
 
 
 @pytest.mark.parametrize(
     ("do", "named"),
     [
-        (wrong_control, "the client does not speak the language of deepshare private"),
-        (wrong_message, "frame 0 from the client is no message"),
+        (wrong_first, "frame 1 from the client is no message"),
+        (wrong_message, "frame 2 from the client is no message"),
         (wrong_rows, "the client does not say which lots it takes"),
-        (wrong_account, "the other party's account of its cost is damaged"),
-        (endless_account, "the other party's account of its cost is damaged"),
+        (wrong_lots, "the client does not say which lots it has"),
+        (two_owners, "lots of several clients"),
+        (other_dealing, "no pool of the client's dealing"),
     ],
 )
 def test_what_a_client_says_by_hand_ends_its_inference_with_a_reason_for_both(
-    stack: ExitStack, address: str, program: Program, pools: Path, said: list[str], do: Callable[..., None], named: str
+    running: Running, program: Program, pools: Path, do: Callable[..., None], named: str
 ) -> None:
-    begun = begin(stack, address, program, 1)
-    do(begun, program, pools)
+    channel = greet(running.address)
+    do(channel, program, pools / "client-1")
     with pytest.raises(EngineError, match=f"the server refused: .*{named}"):
-        list(iter(begun.control.receive, None))  # maybe its own account first
-    assert ask_one(address, pools).shape == (1, 10)
-    assert named in said[0]
+        list(iter(channel.receive_message, None))
+    assert ask_one(running, pools).shape == (1, 10)
+    assert named in running.wait_for(named)
+    assert not any("secret" in line for line in running.said)
 
 
-def test_a_first_word_that_is_none(address: str) -> None:
-    with knock(f"ws://{address}", **SETTINGS) as connection:
-        connection.send("[" * 200_000)
-        assert "does not speak the language" in str(connection.recv(20))
+def test_a_first_word_that_is_none(running: Running) -> None:
+    channel = reach(running.address, "server", None)
+    channel._send(MESSAGE, [memoryview(b"[" * 60_000)])
+    with pytest.raises(PeerError, match="frame 0 from the client is no message"):
+        channel.receive_message()
 
 
 def test_a_frame_that_drips_in_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,82 +383,76 @@ def test_a_frame_that_drips_in_meets_the_deadline(monkeypatch: pytest.MonkeyPatc
     right.close()
 
 
-@pytest.mark.parametrize("shown", [None, b"", b"GET / HTTP/1.1\r\n\r\n", bytes(16)])
-def test_a_stranger_at_the_port_of_a_session_ends_nothing(
-    stack: ExitStack, address: str, program: Program, pools: Path, shown: bytes | None
-) -> None:
-    """One that says nothing, or hangs up, or shows another token; the client comes after it."""
-    begun, images = begin(stack, address, program, 1), torch.randn(1, *SIZE)
-    host, port = begun.addresses["server"].split(":")
-    stranger = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
-    if shown is not None:
-        stranger.sendall(shown)
-        with suppress(OSError):  # it may have been turned away already
-            stranger.shutdown(socket.SHUT_WR)
-        assert hung_up(stranger)  # before the client is there
-    assert near(finish(program, begun, images, pools / "client-1").logits, program, images)
-    assert hung_up(stranger)
-
-
-@pytest.mark.parametrize("tls", [False, True])
-def test_a_session_that_is_cut_ends_at_once(program: Program, pools: Path, tls: bool, tmp_path: Path) -> None:
-    """Before anybody has come, and while somebody is silent, certificates or not."""
-    make_keys(tmp_path / "keys", ["127.0.0.1"])
-    hosting = find_engine("gateshare").host(program, pools / "server")
-    assert hosting is not None
-    for comes in (False, True):
-        session, events = hosting.session("127.0.0.1"), Queue[Event]()
-        task = Task(
-            role="server",
-            program=program,
-            addresses={},
-            count=1,
-            tls=tls_of(tmp_path / "keys" / "server") if tls else None,
-            options=POOL,
-        )
-        running = ThreadParty(session, task)
-        running.start(events.put)
-        host, port = session.address.split(":")
-        silent = socket.create_connection((host, int(port))) if comes else None
-        time.sleep(0.5)
-        started = time.monotonic()
-        running.stop()
-        assert time.monotonic() - started < 30
-        assert list(events.queue)[-1][1] in ("refused", "failed")
-        if silent is not None:
-            silent.close()
-
-
 def test_over_tls_and_what_a_client_refuses_stays_with_it(program: Program, pools: Path, tmp_path: Path) -> None:
     make_keys(tmp_path / "keys", ["127.0.0.1"])
-    said: list[str] = []
-    tls = tls_of(tmp_path / "keys" / "server")
-    service = ModelServer(
-        engine=find_engine("gateshare"),
-        options=POOL,
-        program=program,
-        about=ABOUT,
-        tls=tls,
-        log=said.append,
-        pool=pools / "server",
-    )
-    server = service.listen("127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"127.0.0.1:{server.socket.getsockname()[1]}"
-    images = torch.randn(1, *SIZE)
+    running = Running(program, tmp_path / "keys", pools=[pools / "server"])
+    tls, images = tls_of(tmp_path / "keys" / "client"), torch.randn(1, *SIZE)
     try:
-        with connected(address, tls_of(tmp_path / "keys" / "client"), pools / "client-1") as client:
+        with connected(server(running.address, pools / "client-1", tls)) as client:
             assert near(client.ask(images).logits, program, images)
-        images[0, 0, 0, 0] = 12.34
-        with (
-            connected(address, tls_of(tmp_path / "keys" / "client"), pools / "client-1") as client,
-            pytest.raises(EngineError, match="image 0 holds 12"),
-        ):
-            client.ask(images)
+            images[0, 0, 0, 0] = 12.34
+            with pytest.raises(EngineError, match="image 0 holds 12"):
+                client.ask(images)
+            sent = client._channel._outward
+            with pytest.raises(EngineError, match="image 0 holds 12"):
+                client.ask(images)
+            assert client._channel._outward == sent  # nothing was said at all
     finally:
-        server.shutdown()
-    deadline = time.monotonic() + 120
-    while len(said) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert "1 image in" in said[0]
-    assert said[1].endswith("the client refused: it ended the inference")
+        running.stop()
+    assert [line for line in running.said if "1 image in" in line] and len(running.said) <= 2
+
+
+def test_the_client_says_the_same_whatever_its_logits_are(
+    stack: ExitStack, running: Running, program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that deviates adds so much to one logit that the client must refuse it; it sees no difference."""
+    client, images = client_of(stack, running, pools, 1), torch.randn(1, *SIZE)
+    heard: list[object] = []
+    receive = Channel.receive_message
+
+    def watched(self: Channel, longest: int | None = None) -> dict[str, object]:
+        message = receive(self, longest)
+        if self.peer == "client":
+            heard.append(message)
+        return message
+
+    monkeypatch.setattr(Channel, "receive_message", watched)
+    client.ask(images)
+    honest = heard[-1]
+    monkeypatch.setattr(
+        gateshare_server, "send_logits", lambda last, share, *rest: local.send_logits(last, share + 2**45, *rest)
+    )
+    with pytest.raises(EngineError, match="a logit is beyond"):
+        client.ask(images)
+    assert heard[-1] == honest == {"end": True}
+    deadline = time.monotonic() + 20
+    while sum("1 image in" in line for line in running.said) < 2:
+        assert time.monotonic() < deadline, running.said
+        time.sleep(0.02)
+    assert not any("beyond" in line for line in running.said)
+
+
+def test_a_connection_prepares_ahead_and_survives_a_restart(
+    program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "PATIENCE_SECONDS", 60.0)
+    write_pools(pools / "more", program.outline(), calibrate(program), 12, lambda *_: None)
+    running = Running(program, pools=[pools / "more" / "server"])
+    images = torch.randn(3, *SIZE)
+    with connect(running.address, pool=pools / "more" / "client") as remote:
+        first = remote.ask(images[:1])
+        assert near(first.logits, program, images[:1])
+        remote._settle()
+        assert remote._client is not None and remote._client.prepared == 1
+        waited = remote.ask(images)  # one is prepared, two are not
+        assert near(waited.logits, program, images) and waited.cost.images == 3
+        assert waited.cost.online.comparisons == 3 * program.comparisons
+        expected = [str(index) for index in waited.logits.argmax(1).tolist()]
+        assert remote.classify(images) == asyncio.run(remote.aclassify(images)) == expected
+        port = running.address.split(":")[1]
+        running.stop()
+        again = Running(program, pools=[pools / "more" / "server"], port=int(port))
+        assert near(remote.ask(images[:1]).logits, program, images[:1])
+    again.stop()
+    # Every image once, and what was prepared and never used: at the end, and when the server ended.
+    assert 1 + 3 + 3 + 3 + 1 <= used(pools / "more" / "server") <= 12

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,15 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from deepshare import plan, private, share
-from deepshare.data.images import About
 from deepshare.private.cost import Result, predict
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.server import ModelServer
 from deepshare.private.remote.tls import make_keys, tls_of
-from deepshare.private.runtime.engine import Role, Task, find_engine
+from deepshare.private.runtime.engine import Role, Task
 from deepshare.private.runtime.party import Event, ProcessParty, free_ports
 from tests.private.engines.gateshare.trial import shared_resnet
+from tests.private.remote.running import Running, server
 
 pytestmark = pytest.mark.skipif(find_spec("spu") is None, reason="spu is not installed")
 
@@ -76,23 +74,11 @@ def test_two_machines_over_tls_of_which_the_client_opens_no_port(tmp_path: Path)
     size = (3, 8, 8)
     program = translate(shared_resnet(4, "10%", size), size)
     make_keys(tmp_path, ["localhost"])
-    said: list[str] = []
-    about = About(size=size, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(10))))
-    service = ModelServer(
-        engine=find_engine("gateshare-2pc"),
-        options={},
-        program=program,
-        about=about,
-        tls=tls_of(tmp_path / "server"),
-        log=said.append,
-    )
-    images = torch.randn(1, *size)
-    with service.listen("127.0.0.1", 0) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        address = f"localhost:{listening.socket.getsockname()[1]}"
-        with connected(address, tls_of(tmp_path / "client")) as client:
-            result = client.ask(images)
-        listening.shutdown()
+    running = Running(program, tmp_path, engine="gateshare-2pc")
+    address, images = running.address.replace("127.0.0.1", "localhost"), torch.randn(1, *size)
+    with connected(server(address, None, tls_of(tmp_path / "client"), "gateshare-2pc")) as client:
+        result = client.ask(images)
+    running.stop()
     expected = program.evaluate(images)
     assert torch.equal(result.logits.argmax(1), expected.argmax(1))
     assert result.cost.offline.server_bytes > 0 and result.cost.offline.dealer_bytes == 0

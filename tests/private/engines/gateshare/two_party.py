@@ -13,9 +13,9 @@ from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, Me
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.lot import Lot, Party
 from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
-from deepshare.private.engines.gateshare.transport.channel import Channel
-from deepshare.private.engines.gateshare.transport.duplex import Duplex
 from deepshare.private.ir.program import Program
+from deepshare.private.transport.channel import Channel
+from deepshare.private.transport.duplex import Duplex
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
 from tests.private.engines.gateshare.trial import Trial
 

@@ -7,7 +7,6 @@ for more than two factors, so that x (alpha gate + beta) takes one opening of x 
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.crypten.fixed import LIMIT
@@ -62,9 +61,6 @@ class Crypten:
         from deepshare.private.engines.crypten.party import run
 
         return run(task, provider(task.options), ready)
-
-    def host(self, program: Program, pool: Path | None) -> None:
-        """Clients take turns."""
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """The cost that `run` measures, exactly, without the time."""

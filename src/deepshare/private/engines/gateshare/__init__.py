@@ -1,6 +1,6 @@
 """Engine gateshare: the gate-sharing protocol, with one message each way per activation and none for linear layers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Host, Outcome, Part, Role, Task
+from deepshare.private.runtime.engine import Dealt, Host, HostedClient, Outcome, Part, Role, Task
 
 
 def _has_pool(options: Mapping[str, str]) -> bool:
@@ -34,7 +34,9 @@ class DealerPools:
 
         network_file.write(path, program, samples)
 
-    def deal(self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]) -> int:
+    def deal(
+        self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]
+    ) -> Dealt:
         """Write lots for some images of each client, and a few to spare."""
         from deepshare.private.engines.gateshare.preprocessing import network_file
         from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
@@ -43,10 +45,26 @@ class DealerPools:
         return write_pools(folder, program, number_format, images, told, clients)
 
     def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
-        """Refuse a folder that is no finished pool of this party."""
-        from deepshare.private.engines.gateshare.preprocessing.pool import check_party
+        """Refuse a folder that holds no finished pool of this party."""
+        self.networks(folder, role)
 
-        check_party(folder, role)
+    def networks(self, folder: Path, role: Literal["server", "client"]) -> set[str]:
+        """Outlines that the pools were dealt for."""
+        from deepshare.private.engines.gateshare.preprocessing.pool import pools_in
+
+        return {about["outline"] for _, about in pools_in(folder, role)}
+
+    def host(self, program: Program, pools: Sequence[Path]) -> Host:
+        """Serve clients that share the weights and pools."""
+        from deepshare.private.engines.gateshare.host import SessionHost
+
+        return SessionHost(program, pools)
+
+    def client(self, program: Program, pool: Path) -> HostedClient:
+        """Ask such a server, with the client's pool."""
+        from deepshare.private.engines.gateshare.hosted_client import PoolClient
+
+        return PoolClient(program, pool)
 
 
 class Gateshare:
@@ -54,12 +72,13 @@ class Gateshare:
 
     name = "gateshare"
     trust = (
-        "All parties must follow the protocol. A dealer hands out random numbers beforehand: it sees no image, weight "
+        "All parties must follow the protocol: a client that deviates reads exact weights, so serve only clients that "
+        "you would trust with the model. A dealer hands out random numbers beforehand: it sees no image, weight "
         "or message, and must not work together with a party. Architecture, plan and number format are public. What "
         "logits tell about a network is not hidden, but for a little noise."
     )
-    packages = ("cryptography", "websockets")
-    install = "pip install cryptography websockets"
+    packages = ("cryptography",)
+    install = "pip install cryptography"
     encrypts = True
     delays = 2.0
     preprocessing = DealerPools()
@@ -81,12 +100,6 @@ class Gateshare:
 
         return run(task, ready)
 
-    def host(self, program: Program, pool: Path | None) -> Host:
-        """Serve clients that share the weights and a pool."""
-        from deepshare.private.engines.gateshare.host import SessionHost
-
-        return SessionHost(program, pool)
-
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Costs as `run` measures them, without time: online exactly, offline if ranges are the usual ones."""
         from deepshare.private.engines.gateshare import cost_model
@@ -102,7 +115,7 @@ class GateshareTwoParty:
         "Nobody but the two parties takes part, and both must follow the protocol. Architecture, plan and number "
         "format are public. What logits tell about a network is not hidden, but for a little noise."
     )
-    packages = ("cryptography", "websockets", "nacl", "spu")
+    packages = ("cryptography", "nacl", "spu")
     install = "pip install 'deepshare[2pc,spu]'"
     encrypts = True
     delays = 2.0
@@ -125,9 +138,6 @@ class GateshareTwoParty:
         from deepshare.private.engines.gateshare.main import run
 
         return run(task, ready, dealt=False)
-
-    def host(self, program: Program, pool: Path | None) -> None:
-        """Clients take turns."""
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Costs as `run` measures them, without time: online exactly, offline within 10%."""

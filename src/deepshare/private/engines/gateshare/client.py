@@ -14,8 +14,8 @@ from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Piece
 from deepshare.private.engines.gateshare.protocols.local import output_cost, real_logits, receive_logits
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, send_client_openings
 from deepshare.private.engines.gateshare.protocols.step import ClientOffline, ClientOnline, ProtocolStep
-from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.runtime.engine import Outcome, Part
+from deepshare.private.transport.channel import Channel
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +100,10 @@ class ClientLots(Protocol):
         """Bytes of a lot that no dealer counts any more."""
 
 
+# A server that calls one lot spent after the other would use them all up; it has said before which ones are fresh.
+MOST_ROUNDS = 2
+
+
 class ClientSession:
     """The inferences of a client, one after the other.
 
@@ -118,24 +122,38 @@ class ClientSession:
 
     def ask(self, images: Tensor) -> None:
         """Run one inference of some images, offline and online."""
-        material = self._preprocess(len(images))
+        self.infer(images, self.prepare(len(images)))
+
+    def prepare(self, images: int) -> ClientMaterial:
+        """Do all of an inference that comes before its images."""
+        material = self._preprocess(images)
         send_client_openings(self._server, self._client.schedule, material.openings)
         self._server.receive_message()
         self._offline += self._meter.part()
+        return material
+
+    def infer(self, images: Tensor, material: ClientMaterial) -> None:
+        """Run the images through; their logits are looked at after the last message, which is always the same."""
+        self._meter.begin()
         self._layers.begin()
         self._logits.append(self._client.infer(images, material, self._server, self._layers))
         self._seconds += self._meter.part().seconds
+        self._server.send_message({"end": True})
 
     def outcome(self) -> Outcome:
-        """The logits and their cost."""
-        schedule = self._client.schedule
-        logits = real_logits(torch.cat(self._logits), schedule.steps[schedule.output].scale)
-        return Outcome(logits, self._layers.parts, self._offline, self._setup, self._seconds)
+        """The logits and their cost since the last outcome."""
+        schedule, scores = self._client.schedule, torch.cat(self._logits)
+        layers, offline, setup, seconds = self._layers.parts, self._offline, self._setup, self._seconds
+        self._layers = LayerMeter([self._server], "client_bytes", len(schedule.program.operations))
+        self._meter.begin()
+        self._logits, self._offline, self._setup, self._seconds = [], Part(), Part(), 0.0
+        logits = real_logits(scores, schedule.steps[schedule.output].scale)
+        return Outcome(logits, layers, offline, setup, seconds)
 
     def _preprocess(self, images: int) -> ClientMaterial:
         """Preprocess lots until there are enough usable images that the server has not spent either."""
         parts: dict[str, tuple[list[int], ClientMaterial]] = {}
-        while True:
+        for _ in range(MOST_ROUNDS):
             while missing := images - sum(len(rows) for rows, _ in parts.values()):
                 for lot in self._lots.get(missing):
                     self._offline += Part(dealer_bytes=self._lots.dealt_bytes(lot))
@@ -151,3 +169,4 @@ class ClientSession:
             if not spent:
                 return ClientMaterial.concat([material for _, material in parts.values()])
             parts = {name: part for name, part in parts.items() if name not in spent}
+        raise EngineError("the server calls lots spent that it called fresh: it uses up your pool, do not ask it again")

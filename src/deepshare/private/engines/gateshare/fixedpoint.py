@@ -35,7 +35,7 @@ LEAST_BITS, MARGIN = 32, 10
 MOST_BITS = 44
 
 NOISE = -6
-"""In a large network the server adds noise below 2^NOISE to each logit, which hides what rounding tells of weights."""
+"""In a large network the server adds noise of deviation 2^NOISE / sqrt(3) to each logit: hides what rounding tells."""
 
 LARGEST_LOGIT = 2.0**10
 
@@ -76,7 +76,7 @@ class NumberFormat:
 
     @property
     def noise(self) -> int:
-        """The server's noise is below 2 to this power, a fixed multiple of the rounding."""
+        """The server's noise is as large as uniform noise below 2 to this power, a fixed multiple of the rounding."""
         return NOISE - self.finer
 
     @classmethod

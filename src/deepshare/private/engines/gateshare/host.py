@@ -1,30 +1,58 @@
-"""The session host: one server for many clients at once, with a thread for each, one set of weights and one pool.
+"""The session host: one server for many clients at once, with one set of weights and pools of one or more dealings.
 
-A thread computes while it holds a turn, and yields it whenever it waits for its client: a client that is slow or gone
+A session computes while it holds a turn, and yields it whenever it waits for its client: a client that is slow or gone
 holds up nobody. There are as many turns as keep all cores busy.
+
+A request names fresh lots of the client, all of one owner, before anything is done for it:
+
+    client: {"images", "session", "lots"}       session is the id of the dealing, lots are candidates
+    server: {"outline", "numbers", "session", "spent"}, or a refusal
+    then, once per connection, the masked weights, and for each request its inferences
 """
 
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences, opening_bytes
 from deepshare.private.engines.gateshare.crypto.limb_matmul import whole_is_faster
-from deepshare.private.engines.gateshare.main import serve, server_setup
-from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
-from deepshare.private.engines.gateshare.server import ServerParty
-from deepshare.private.engines.gateshare.transport.channel import YieldingChannel
-from deepshare.private.engines.gateshare.transport.token_listener import TokenListener
+from deepshare.private.engines.gateshare.lot import ID_BYTES
+from deepshare.private.engines.gateshare.main import SessionSetup, begin, offer, server_setup, session_id
+from deepshare.private.engines.gateshare.preprocessing.pool import LotPool, pools_in
+from deepshare.private.engines.gateshare.preprocessing.stock import Level, levels
+from deepshare.private.engines.gateshare.server import ServerParty, ServerSession
+from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Task
+from deepshare.private.runtime.engine import Outcome
+from deepshare.private.transport.channel import (
+    SILENCE_SECONDS,
+    SLOWEST,
+    Channel,
+    LaterError,
+    RefusalError,
+    YieldingChannel,
+)
 
 # Cores for each turn: products of limbs of one image hardly gain from more. torch's own have one thread, so that there
 # is a turn for each core.
 _THREADS = 4
+MOST_CANDIDATES = 600
+
+
+class Dealing:
+    """One dealing of a server: its pool, its masks, and the weights under them."""
+
+    def __init__(self, pool: LotPool, program: Program) -> None:
+        self.pool, self.setup = pool, server_setup(pool, program)
+        self.server = ServerParty(self.setup.schedule, self.setup.seed)
+        with torch.no_grad():
+            self.masked_weights = list(self.server.masked_weights())
 
 
 class SessionHost:
@@ -32,50 +60,152 @@ class SessionHost:
 
     Args:
         program: With its weights.
-        pool: The server's folder.
+        pools: The server's pools, or folders of pools, in which new ones may appear at any time.
 
     Raises:
-        EngineError: The pool is of another network, or of another party.
+        EngineError: There is no pool, or one that was named is of another network, or of another party.
     """
 
-    def __init__(self, program: Program, pool: Path | None) -> None:
-        if pool is None:
-            raise EngineError("gateshare serves what was dealt beforehand: give the server's pool with --pool")
-        self._setup = server_setup(LotPool(pool, "server", program), program)
-        self._server = ServerParty(self._setup.schedule, self._setup.seed)
-        with torch.no_grad():
-            self._masked_weights = list(self._server.masked_weights())
+    def __init__(self, program: Program, pools: Sequence[Path]) -> None:
+        self._program, self._folders = program, pools
+        self.dealings: dict[bytes, Dealing] = {}
+        self._known: set[Path] = set()
+        self._warned: dict[tuple[str, str], float] = {}
+        self.refresh()
+        if not self.dealings:
+            raise EngineError(
+                "gateshare serves what was dealt beforehand for this network: give such a pool with --pool"
+            )
         cores = len(os.sched_getaffinity(0))
         self._threads = 1 if whole_is_faster() else min(cores, _THREADS)
         self._turns = threading.Semaphore(cores // self._threads)
 
-    def session(self, host: str) -> "HostedSession":
-        """Begin to listen for one client."""
-        return HostedSession(self, host)
+    def refresh(self) -> list[str]:
+        """Look for pools that were added since; those of other networks are for others."""
+        said, digest = [], outline.digest(self._program)
+        for folder in self._folders:
+            for path, about in pools_in(folder, "server"):
+                if path not in self._known and about.get("outline") == digest:
+                    self._add(path)
+                    said.append(f"pool {path.name} added")
+        return said + self._low()
 
-    def serve(self, connection: socket.socket, task: Task) -> Outcome:
-        """Do the server's part for a client that is connected."""
-        client = YieldingChannel(connection, "client", self._turns)
-        torch.set_num_threads(self._threads)  # each thread of Python has its own number
-        with torch.no_grad(), self._turns:
-            return serve(task.count, client, self._setup, self._server, self._masked_weights)
+    def levels(self) -> list[tuple[str, str, int, int]]:
+        """Levels of all pools."""
+        return [(level.pool, level.stock.owner, level.left, level.dealt) for level in self._levels()]
+
+    def _levels(self) -> list[Level]:
+        return [level for path in sorted(self._known) for level in levels(path)]
+
+    def _low(self) -> list[str]:
+        """Warnings of pools that have become low, each once for each share of `LOW`."""
+        said = []
+        for level in self._levels():
+            key = level.pool, level.stock.owner
+            if level.low < self._warned.get(key, 1.0):
+                self._warned[key] = level.low
+                said.append(level.warning)
+        return said
+
+    def _add(self, folder: Path) -> None:
+        dealing = Dealing(LotPool(folder, "server", self._program), self._program)
+        self._known.add(folder)
+        self.dealings[dealing.setup.session] = dealing
+
+    def channel(self, connection: socket.socket) -> Channel:
+        """A channel that takes turns with the others."""
+        return YieldingChannel(connection, "client", self._turns)
+
+    def admit(self, request: Mapping[str, Any]) -> str:
+        """Check that a request shows a fresh lot; returns its owner."""
+        dealing, names = self._named(request)
+        fresh = [name for name in names if dealing.pool.is_fresh(name)]
+        if not fresh:
+            raise RefusalError("all lots that the client named are spent or unknown: it needs a pool of this server")
+        owners = {dealing.pool.owner(name) for name in fresh}
+        if len(owners) > 1:
+            raise RefusalError("the client named lots of several clients")
+        return owners.pop()
+
+    def session(self, channel: Channel, request: Mapping[str, Any]) -> "HostedSession":
+        """Begin a client's session."""
+        if not isinstance(channel, YieldingChannel):
+            raise AssertionError("a channel of another host")
+        dealing, _ = self._named(request)
+        return HostedSession(self, dealing, channel, self._turns, self._threads)
+
+    def _named(self, request: Mapping[str, Any]) -> tuple[Dealing, list[bytes]]:
+        dealing = self.dealings.get(session_id(dict(request)))
+        if dealing is None:
+            raise LaterError("this server has no pool of the client's dealing: add it, or ask the server that has")
+        return dealing, candidates(request)
 
 
 class HostedSession:
-    """One client's session; see `deepshare.private.runtime.engine.Session`.
+    """One client's session; see `deepshare.private.runtime.engine.Session`."""
 
-    Args:
-        host: The session host.
-        address: Address to listen on.
+    def __init__(
+        self, host: SessionHost, dealing: Dealing, channel: YieldingChannel, turns: threading.Semaphore, threads: int
+    ) -> None:
+        self._host, self._dealing, self._channel = host, dealing, channel
+        self._turns, self._threads = turns, threads
+        self._serving: ServerSession | None = None
+
+    def answer(self, request: Mapping[str, Any]) -> Generator[None, None, Outcome]:
+        """Do the server's part for one request."""
+        dealing, names = self._host._named(request)
+        if dealing is not self._dealing:
+            raise RefusalError("a request of another dealing than the session's: connect anew")
+        setup, channel, count = dealing.setup, self._channel, int(request["images"])
+        spent = [name.hex() for name in names if not dealing.pool.is_fresh(name)]
+        self._turns.acquire()
+        held = True
+        try:
+            self._prepare_thread()
+            if self._serving is None:
+                self._serving = self._set_up(setup, spent)
+            else:
+                channel.send_message({"spent": spent})
+            for images in inferences(setup.schedule.program, count):
+                channel.patience = SILENCE_SECONDS + images * 2 * opening_bytes(setup.schedule) / SLOWEST
+                for _ in self._serving.answer(images):
+                    self._turns.release()
+                    held = False
+                    yield
+                    self._turns.acquire()
+                    held = True
+                    self._prepare_thread()
+            return self._serving.outcome()
+        finally:
+            if held:
+                self._turns.release()
+
+    def _prepare_thread(self) -> None:
+        """Set what each thread of Python has for itself; after a pause it is another one."""
+        torch.set_num_threads(self._threads)
+        torch.set_grad_enabled(False)
+
+    def _set_up(self, setup: SessionSetup, spent: list[str]) -> ServerSession:
+        channel, meter = self._channel, PartyMeter([self._channel], "server_bytes")
+        said = offer(setup.schedule.program, setup.schedule.number_format)
+        channel.send_message(said | {"session": setup.session.hex(), "spent": spent})
+        begin(setup.session, setup.schedule, channel)
+        if channel.receive_message().get("offsets"):
+            for number, masked in self._dealing.masked_weights:
+                channel.send(number, *masked)
+        return ServerSession(self._dealing.server, channel, self._dealing.pool, meter)
+
+
+def candidates(request: Mapping[str, Any]) -> list[bytes]:
+    """The lots that a request names.
+
+    Raises:
+        RefusalError: It names none, or too many.
     """
-
-    def __init__(self, host: SessionHost, address: str) -> None:
-        self._host, self._listener = host, TokenListener(address)
-        self.address, self.token = self._listener.address, self._listener.token
-        self.cut, self.close = self._listener.cut, self._listener.close
-
-    def answer(self, task: Task, ready: Callable[[], None]) -> Outcome:
-        """Do the server's part."""
-        connection = self._listener.admit(task.tls)
-        ready()
-        return self._host.serve(connection, task)
+    try:
+        names = [bytes.fromhex(name) for name in request["lots"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RefusalError("the client does not say which lots it has") from error
+    if not names or len(names) > MOST_CANDIDATES or any(len(name) != ID_BYTES for name in names):
+        raise RefusalError("the client does not say which lots it has")
+    return names

@@ -39,10 +39,10 @@ from deepshare.private.engines.gateshare.protocols.schedule import (
     send_lot,
 )
 from deepshare.private.engines.gateshare.server import ServerLots, ServerParty, ServerSession, weights_digest
-from deepshare.private.engines.gateshare.transport.channel import Channel, accept, connect, listen
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome, Task
+from deepshare.private.transport.channel import Channel, RefusalError, accept, connect, listen
 
 PROTOCOL = 2
 """Rises with every change of what a party computes from the same lots and messages."""
@@ -80,9 +80,7 @@ def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: 
     if task.images is None:
         raise AssertionError("a client has images")
     origin = _origin(task, stack, "client") if dealt else None
-    server = stack.enter_context(
-        closing(connect(task.addresses["server"], "server", task.tls, task.extras.get("token", b"")))
-    )
+    server = stack.enter_context(closing(connect(task.addresses["server"], "server", task.tls)))
     ready()
     meter = PartyMeter([server], "client_bytes")
     offer = server.receive_message()
@@ -205,7 +203,8 @@ def serve(
     lots = setup.lots or ServerLotsTogether(LotMaker.begin(steps, "server", client))
     serving = ServerSession(server, client, lots, meter)
     for images in inferences(steps.program, count, dealt=steps.dealt):
-        serving.answer(images)
+        for _ in serving.answer(images):
+            pass
     return serving.outcome()
 
 
@@ -258,7 +257,7 @@ def agreed_format(message: dict[str, Any], program: Program) -> NumberFormat:
     if message.get("protocol") != PROTOCOL:
         raise EngineError("the server follows another version of the protocol: install the same deepshare")
     if message.get("outline") != outline.digest(program):
-        raise EngineError("the server has another network or plan than was agreed: ask again")
+        raise RefusalError("the server has another network or plan than was agreed: ask again")
     return NumberFormat.parse(message.get("numbers"), program)
 
 
@@ -273,5 +272,5 @@ def session_id(message: dict[str, Any]) -> bytes:
     except (KeyError, TypeError, ValueError):
         session = b""
     if len(session) != ID_BYTES:
-        raise EngineError("the session has no name: install the same deepshare everywhere")
+        raise RefusalError("the session has no name: install the same deepshare everywhere")
     return session

@@ -1,7 +1,7 @@
 """The server: owns the weights, and sees masked tensors only."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,9 +13,12 @@ from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, LotBatch, Pie
 from deepshare.private.engines.gateshare.protocols.local import output_cost, send_logits
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_client_openings
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, ServerOffline, ServerOnline
-from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Program, hidden_tensors
 from deepshare.private.runtime.engine import Outcome, Part
+from deepshare.private.transport.channel import Channel, RefusalError
+
+# Attempts to agree on lots for one inference: a client has to name spent ones, or useless ones, all the time for more.
+MOST_ROUNDS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +96,8 @@ class ServerLots(Protocol):
     def is_fresh(self, name: bytes) -> bool:
         """Whether a lot is there and was never taken."""
 
-    def take(self, name: bytes) -> Lot:
-        """Take a lot out for good."""
+    def take_all(self, names: Sequence[bytes]) -> list[Lot]:
+        """Take lots out for good."""
 
     def dealt_bytes(self, lot: Lot) -> int:
         """Bytes of a lot that no dealer counts any more."""
@@ -115,42 +118,53 @@ class ServerSession:
         self._setup, self._offline, self._seconds = meter.part(), Part(), 0.0
         self._layers = LayerMeter([client], "server_bytes", len(server.schedule.program.operations))
 
-    def answer(self, images: int) -> None:
-        """Run one inference of some images, offline and online."""
+    def answer(self, images: int) -> Generator[None, None, None]:
+        """Run one inference of some images, offline and online; yields once, until the images come."""
         lots = self._take_lots(images)
         openings = receive_client_openings(self._client, self._server.schedule, images)
         material = self._server.preprocess(lots, openings)
         self._offline += self._meter.part()
         self._client.send_message({"go": images})
+        yield
+        self._meter.begin()
         self._layers.begin()
         self._server.infer(material, self._client, self._layers)
         self._seconds += self._meter.part().seconds
+        self._client.receive_message()  # the same whatever the client thinks of its logits
 
     def outcome(self) -> Outcome:
-        """The cost."""
-        return Outcome(None, self._layers.parts, self._offline, self._setup, self._seconds)
+        """The cost since the last outcome."""
+        found = Outcome(None, self._layers.parts, self._offline, self._setup, self._seconds)
+        self._layers = LayerMeter([self._client], "server_bytes", len(self._server.schedule.program.operations))
+        self._offline, self._setup, self._seconds = Part(), Part(), 0.0
+        self._meter.begin()
+        return found
 
     def _take_lots(self, images: int) -> list[tuple[Lot, list[int]]]:
         """Agree with the client on lots that neither has used, and take them."""
-        while True:
+        names = self._agree(images)
+        lots = list(zip(self._lots.take_all(list(names)), names.values(), strict=True))
+        self._offline += Part(dealer_bytes=sum(self._lots.dealt_bytes(lot) for lot, _ in lots))
+        if any(rows[-1] >= lot.images for lot, rows in lots):
+            raise RefusalError("the client takes images that its lots do not have")
+        # Not before they are marked here: the client uses them as soon as it hears this.
+        self._client.send_message({"spent": []})
+        return lots
+
+    def _agree(self, images: int) -> dict[bytes, list[int]]:
+        for _ in range(MOST_ROUNDS):
             message = self._client.receive_message()
             if (wanted := message.get("deal")) is not None:
                 if not isinstance(wanted, int) or not 1 <= wanted <= images:
-                    raise EngineError(f"the client wants a lot of {wanted} images: it can have 1 to {images}")
+                    raise RefusalError(f"the client wants a lot of more images than the {images} that it asks")
                 self._lots.expect(wanted)
                 continue
             names = taken_lots(message, images)
             spent = [name.hex() for name in names if not self._lots.is_fresh(name)]
             if not spent:
-                break
+                return names
             self._client.send_message({"spent": spent})
-        lots = [(self._lots.take(name), rows) for name, rows in names.items()]
-        self._offline += Part(dealer_bytes=sum(self._lots.dealt_bytes(lot) for lot, _ in lots))
-        if any(rows[-1] >= lot.images for lot, rows in lots):
-            raise EngineError("the client takes images that its lots do not have")
-        # Not before they are marked here: the client uses them as soon as it hears this.
-        self._client.send_message({"spent": []})
-        return lots
+        raise RefusalError(f"no fresh lots after {MOST_ROUNDS} attempts: deal anew")
 
 
 def taken_lots(message: dict[str, Any], images: int) -> dict[bytes, list[int]]:
@@ -162,11 +176,11 @@ def taken_lots(message: dict[str, Any], images: int) -> dict[bytes, list[int]]:
     try:
         names = {bytes.fromhex(name): [int(row) for row in rows] for name, rows in message["take"]}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise EngineError(f"the client does not say which lots it takes ({error})") from error
+        raise RefusalError("the client does not say which lots it takes") from error
     sound = all(len(name) == ID_BYTES for name in names)
     sound &= all(rows and rows == sorted(set(rows)) and rows[0] >= 0 for rows in names.values())
     if not sound or sum(map(len, names.values())) != images:
-        raise EngineError(f"the client takes lots that are not for {images} images")
+        raise RefusalError(f"the client takes lots that are not for {images} images")
     return names
 
 

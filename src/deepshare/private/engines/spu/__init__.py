@@ -9,7 +9,6 @@ There are wheels of SPU for CPython 3.11 under Linux on x86-64 alone.
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.spu.protocol import CHEETAH, LIMIT, SEMI2K, Protocol
@@ -59,9 +58,6 @@ class Spu:
         from deepshare.private.engines.spu.party import run
 
         return run(self._protocol, task, ready)
-
-    def host(self, program: Program, pool: Path | None) -> None:
-        """Clients take turns."""
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """The cost that `run` measures, without the time; nothing is done offline."""

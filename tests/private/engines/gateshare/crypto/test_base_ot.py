@@ -15,7 +15,7 @@ from deepshare.private.engines.gateshare.crypto.base_ot import (
     receive_base,
     send_base,
 )
-from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import Payload, at_both_ends, well
 
 sodium = pytest.importorskip("nacl.bindings", reason="PyNaCl is not installed")

@@ -10,8 +10,8 @@ import torch
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.homomorphic import SPU_VERSION, GroupedSize, check_installed
 from deepshare.private.engines.gateshare.lot import Party
-from deepshare.private.engines.gateshare.transport.channel import Channel
-from deepshare.private.engines.gateshare.transport.duplex import Duplex
+from deepshare.private.transport.channel import Channel
+from deepshare.private.transport.duplex import Duplex
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
 from tests.private.engines.gateshare.two_party import InTheOpen
 

@@ -19,7 +19,7 @@ from deepshare.private.engines.gateshare.crypto.base_ot import ChosenKeys, KeyPa
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Words
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, OtReceiver, OtSender, extension_bytes
 from deepshare.private.engines.gateshare.crypto.ring import coins, derive, expand
-from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import Ends, Payload, Work, at_both_ends, well
 
 STEP = 5

@@ -4,10 +4,13 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,24 +20,24 @@ import torch
 from torch import Tensor
 
 from deepshare import zoo
-from deepshare.data.images import About
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare import client as client_module
-from deepshare.private.engines.gateshare import cost_model, main
+from deepshare.private.engines.gateshare import client, cost_model, main
 from deepshare.private.engines.gateshare.client import ClientMaterial, ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.lot import Lot
 from deepshare.private.engines.gateshare.preprocessing import network_file
-from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DISCARDED, LOTS, SPENT, LotPool, write_pools
-from deepshare.private.engines.gateshare.protocols.schedule import send_client_openings
+from deepshare.private.engines.gateshare.preprocessing.marks import FILE, UNUSABLE, USED
+from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, LOTS, LotPool, write_pools
+from deepshare.private.engines.gateshare.protocols import schedule as schedules
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.server import ModelServer
-from deepshare.private.runtime.engine import Outcome, Role, Task, find_engine
+from deepshare.private.runtime.engine import Outcome, Role, Task
 from deepshare.private.runtime.party import free_ports
+from deepshare.private.transport.channel import RefusalError
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms
+from tests.private.remote.running import Running, server
 
 IMAGES, SPARES = 6, 2
 OPTIONS = {"dealer": "pool"}
@@ -51,7 +54,9 @@ def dealt(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pools")
     network_file.write(folder / "network.json", program)
     told: list[tuple[int, int]] = []
-    spare = write_pools(folder, *network_file.read(folder / "network.json"), IMAGES, lambda *count: told.append(count))
+    outline_and_format = network_file.read(folder / "network.json")
+    spare, distance = write_pools(folder, *outline_and_format, IMAGES, lambda *count: told.append(count))
+    assert 0 < distance < 2.0**-4
     assert spare == SPARES and told == [(n + 1, IMAGES + SPARES) for n in range(IMAGES + SPARES)]
     return folder
 
@@ -94,8 +99,19 @@ def ask(program: Program, pools: Path, images: Tensor) -> dict[Role, Outcome | E
     return found
 
 
-def marks(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
+def marks(pool: Path, *states: int) -> list[str]:
+    """Ids of the lots of a pool in some states, as another process reads them from the disk."""
+    with closing(sqlite3.connect(pool / FILE)) as base:
+        rows = base.execute("SELECT hex(id), state FROM lots").fetchall()
+    return [name.lower() for name, state in rows if state in states]
+
+
+def wait_for_lots(folder: Path, count: int) -> None:
+    """Spent lots are erased by a thread of their own."""
+    deadline = time.monotonic() + 20
+    while len(list((folder / LOTS).iterdir())) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def check(found: dict[Role, Outcome | Exception], program: Program, images: Tensor) -> Outcome:
@@ -125,12 +141,12 @@ def test_two_connections_use_up_lots_and_hand_over_weights_once(program: Program
     assert client.offline.dealer_bytes % steps.lot_bytes(1, "client") == 0
     second = check(ask(program, pools, images), program, images)
     assert first.session.server_bytes > 0 == second.session.server_bytes
-    spent = {role: marks(pools / role / SPENT) for role in ("server", "client")}
+    spent = {role: marks(pools / role, USED, UNUSABLE) for role in ("server", "client")}
     # A lot that the client could not use is spent on its side alone.
     assert len(spent["server"]) == 4
-    assert sorted(spent["client"]) == sorted(spent["server"] + marks(pools / "client" / DISCARDED))
+    assert sorted(spent["client"]) == sorted(spent["server"] + marks(pools / "client", UNUSABLE))
     for role, names in spent.items():
-        assert len(list((pools / role / LOTS).iterdir())) == IMAGES + SPARES - len(names)
+        wait_for_lots(pools / role, IMAGES + SPARES - len(names))
 
 
 def unusable_first(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -151,7 +167,7 @@ def test_as_many_images_can_be_asked_as_were_dealt_whatever_lots_are_lost(
     for count in (2, 4):
         images = torch.randn(count, *SIZE)
         check(ask(program, pools, images), program, images)
-    assert len(marks(pools / "client" / DISCARDED)) == SPARES
+    assert len(marks(pools / "client", UNUSABLE)) == SPARES
     assert "1 images, and the pool is good for 0 more" in str(ask(program, pools, torch.randn(1, *SIZE))["client"])
 
 
@@ -172,7 +188,7 @@ def test_more_images_than_are_left_are_refused_before_anything_is_spent(
     monkeypatch.setattr(cost_model, "_MOST_BYTES", 1)
     found = ask(program, pools, torch.randn(IMAGES + 1, *SIZE))
     assert f"{IMAGES + 1} images, and the pool is good for {IMAGES} more" in str(found["client"])
-    assert marks(pools / "server" / SPENT) == marks(pools / "client" / SPENT) == []
+    assert marks(pools / "server", USED, UNUSABLE) == marks(pools / "client", USED, UNUSABLE) == []
 
 
 def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
@@ -180,29 +196,54 @@ def test_both_have_marked_a_lot_on_the_disk_before_any_of_it_leaves(
 ) -> None:
     """Also if the server is slow: the client has to wait for its mark."""
     order: list[str] = []
-    fsync, send, take = os.fsync, send_client_openings, LotPool.take
-
-    def watched_fsync(number: int) -> None:
-        fsync(number)
-        path = Path(f"/proc/self/fd/{number}").readlink()
-        if path.name == SPENT:
-            order.append(f"{path.parent.name} marked {len(path.read_bytes().splitlines())}")
+    take = LotPool.take_all
 
     def watched_send(*arguments: Any) -> None:
-        order.append("openings")
-        send(*arguments)
+        order.extend(f"{role} marked {len(marks(pools / role, USED))}" for role in ("client", "server"))
+        schedules.send_client_openings(*arguments)
 
-    def slow_take(pool: LotPool, name: bytes) -> Lot:
+    def slow_take(pool: LotPool, names: Sequence[bytes]) -> list[Lot]:
         time.sleep(0.2)
-        return take(pool, name)
+        return take(pool, names)
 
-    monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(client_module, "send_client_openings", watched_send)
-    monkeypatch.setattr(LotPool, "take", slow_take)
+    monkeypatch.setattr(client, "send_client_openings", watched_send)
+    monkeypatch.setattr(LotPool, "take_all", slow_take)
     images = torch.randn(2, *SIZE)
     check(ask(program, pools, images), program, images)
-    assert order.index("openings") == len(order) - 1
-    assert {f"{role} marked {n}" for role in ("client", "server") for n in (1, 2)} <= set(order)
+    assert order == ["client marked 2", "server marked 2"]
+
+
+def test_a_mark_is_on_the_disk_when_it_is_made(program: Program, pools: Path) -> None:
+    """Write-ahead log, synchronous FULL: what a commit wrote is on the disk, whatever happens to the machine."""
+    pool = LotPool(pools / "server", "server", program)
+    assert pool._marks._base.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert pool._marks._base.execute("PRAGMA synchronous").fetchone() == (2,)
+    name = pool.names()[0]
+    pool.take(name)
+    # A power cut: nothing but what is in the files now.
+    shutil.copytree(pools / "server", pools / "cut")
+    assert not LotPool(pools / "cut", "server", program).is_fresh(name)
+    # A write that the cut tore apart marks nothing, and spoils no other mark.
+    log = pools / "cut" / f"{FILE}-wal"
+    other = pool.names()[0]
+    pool.take(other)
+    shutil.rmtree(pools / "cut")
+    shutil.copytree(pools / "server", pools / "cut")
+    os.truncate(log, log.stat().st_size - 100)
+    torn = LotPool(pools / "cut", "server", program)
+    assert not torn.is_fresh(name) and len(torn.names()) == len(pool.names()) + 1
+
+
+def test_spent_lots_are_overwritten_and_pools_are_the_owners_alone(program: Program, pools: Path) -> None:
+    pool = LotPool(pools / "server", "server", program)
+    path = pools / "server" / LOTS / pool.names()[0].hex()
+    os.link(path, pools / "seen")
+    assert path.stat().st_mode & 0o777 == 0o600 and path.read_bytes().strip(b"\0")
+    pool.take(pool.names()[0])
+    wait_for_lots(pools / "server", IMAGES + SPARES - 1)
+    assert not (pools / "seen").read_bytes().strip(b"\0")
+    secret = [path for role in ("server", "client") for path in (pools / role).rglob("*")]
+    assert {path.stat().st_mode & 0o077 for path in secret if not path.name.startswith(f"{FILE}-")} == {0}
 
 
 def test_a_restored_disk_of_the_client_gets_no_lot_twice(program: Program, pools: Path) -> None:
@@ -212,8 +253,7 @@ def test_a_restored_disk_of_the_client_gets_no_lot_twice(program: Program, pools
     shutil.rmtree(pools / "client")
     shutil.copytree(pools / "copy", pools / "client")
     check(ask(program, pools, images), program, images)
-    spent = (pools / "server" / SPENT).read_text().split()
-    assert len(spent) == len(set(spent)) == 4
+    assert len(marks(pools / "server", USED)) == 4
 
 
 def test_a_lot_is_spent_also_for_whoever_opens_the_pool_anew(program: Program, pools: Path) -> None:
@@ -249,27 +289,30 @@ def test_killed_while_it_takes_a_lot(program: Program, pools: Path) -> None:
         pool.take(name)
 
 
-def test_a_mark_that_was_not_finished_marks_nothing_and_spoils_no_other(program: Program, pools: Path) -> None:
-    pool = LotPool(pools / "server", "server", program)
-    first, second = pool.names()[:2]
-    pool.take(first)
-    with (pools / "server" / SPENT).open("ab") as file:
-        file.write(second.hex()[:10].encode())
-    assert not pool.is_fresh(first) and pool.is_fresh(second)
-    pool.take(second)
-    assert not pool.is_fresh(first) and not pool.is_fresh(second)
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"g" * 32 + b"\n", b"\xff" * 33, b"a word\n" * 10, b"\n" * 33, b"00" * 15 + b"\n00"]
-)
+@pytest.mark.parametrize("garbage", [b"", b"g" * 4096, b"SQLite format 3\0" + b"\xff" * 4080])
 def test_marks_that_are_none_are_no_marks_to_go_on_with(program: Program, pools: Path, garbage: bytes) -> None:
-    pool = LotPool(pools / "server", "server", program)
-    name = pool.names()[0]
-    (pools / "server" / SPENT).write_bytes(garbage)
-    for use in (pool.names, lambda: pool.is_fresh(name), lambda: pool.take(name)):
-        with pytest.raises(EngineError, match="spent is damaged, and lots must not be used twice: deal anew"):
-            use()
+    (pools / "server" / FILE).write_bytes(garbage)
+    with pytest.raises(EngineError, match=r"marks.* (is damaged, and lots must not be used twice|cannot be written)"):
+        LotPool(pools / "server", "server", program).names()
+
+
+def test_two_processes_take_different_lots(program: Program, pools: Path) -> None:
+    found: list[bytes] = []
+
+    def take(pool: LotPool) -> None:
+        for _ in range(3):
+            while True:
+                name = pool.names()[0]
+                with suppress(RefusalError):  # the other has taken it
+                    found.append(pool.take(name).id)
+                    break
+
+    threads = [threading.Thread(target=take, args=(LotPool(pools / "client", "client", program),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == len(found) == 6
 
 
 def test_pools_of_another_party_network_weights_or_dealing_are_refused(program: Program, pools: Path) -> None:
@@ -296,7 +339,8 @@ def test_damaged_pools_are_refused(program: Program, pools: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(EngineError, match="is damaged: it will not be used"):
         pool.take(name)
-    for missing, said in ((SPENT, "has lost its marks"), (ABOUT, "no finished pool")):
+    pool.close()
+    for missing, said in ((FILE, "has lost its marks"), (ABOUT, "no finished pool")):
         (pools / "client" / missing).unlink()
         with pytest.raises(EngineError, match=said):
             LotPool(pools / "client", "client", program)
@@ -318,23 +362,19 @@ def test_weights_that_change_are_refused_over_sessions(program: Program, pools: 
 
 def test_serve_and_ask_with_pools(program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pools)  # folders may be given from here
-    about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple("abcd"))
-    said: list[str] = []
-    engine = find_engine("gateshare")
     with pytest.raises(EngineError, match="give --pool"):
-        ModelServer(engine=engine, options={}, program=program, about=about, log=said.append).listen("127.0.0.1", 0)
-    server = ModelServer(
-        engine=engine, options=OPTIONS, program=program, about=about, log=said.append, pool=Path("server")
-    ).listen("127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"127.0.0.1:{server.socket.getsockname()[1]}"
+        Running(program)
+    running = Running(program, pools=[Path("server")])
     images = torch.randn(2, *SIZE)
     try:
-        with connected(address, None, Path("client")) as client:
+        with connected(server(running.address, Path("client"))) as client:
             result = client.ask(images)
-        with connected(address) as client, pytest.raises(EngineError, match="give your pool of the same dealing"):
+        with (
+            connected(server(running.address, engine="gateshare")) as client,
+            pytest.raises(EngineError, match="give your pool of the same dealing"),
+        ):
             client.ask(images)
     finally:
-        server.shutdown()
+        running.stop()
     assert float((result.logits - program.evaluate(images)).abs().max()) < 2.0**-3
     assert result.cost.online.comparisons == 2 * program.comparisons

@@ -17,9 +17,9 @@ from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.local import output_cost
-from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, find_engine
+from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends
 from tests.private.engines.gateshare.trial import SIZE, chi_square, networks, shared_resnet
 from tests.private.engines.gateshare.two_party import OPEN, PARTIES, InTheOpen, Told, TwoPartyTrial

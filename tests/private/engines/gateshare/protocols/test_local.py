@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.optimize import linprog  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Resampling
@@ -18,6 +19,7 @@ from deepshare.private.engines.gateshare.protocols.local import (
     ScatterStep,
     SelectStep,
     SumStep,
+    logit_noise,
 )
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.trace import translate
@@ -101,3 +103,31 @@ def test_noise_hides_what_rounding_tells_about_the_last_layer(finer: int) -> Non
     noisy, exact = (decode(logits, 30 + 2 * finer) for logits in (run.logits, run.logits - run.noise))
     assert recovered(exact, run.shares[number], 14 + finer, weight, active) > 0.7
     assert abs(recovered(noisy, run.shares[number], 14 + finer, weight, active)) < 0.5
+
+
+def chebyshev(inputs: Tensor, values: Tensor) -> Tensor:
+    """The coefficients, with a constant, that make the largest residual smallest."""
+    ones = torch.ones(len(inputs), 1)
+    rows = torch.cat([torch.cat([inputs, ones, -ones], 1), torch.cat([-inputs, -ones, -ones], 1)])
+    cost = [0.0] * (inputs.shape[1] + 1) + [1.0]
+    found = linprog(cost, rows.numpy(), torch.cat([values, -values]).numpy(), bounds=(None, None), method="highs")
+    return torch.from_numpy(found.x[: inputs.shape[1]])
+
+
+def test_noise_has_no_bound_that_a_chebyshev_regression_could_use() -> None:
+    """Of uniform noise of the same variance it sees through; ours it does not."""
+    torch.manual_seed(14)
+    count, signal, noise_bits, scale = 4000, 2.0**-11, -6, 30
+    weight, cut = torch.randn(8, dtype=torch.float64), torch.rand(count, 8, dtype=torch.float64) - 0.5
+    exact = signal * cut @ weight
+    ours = decode(logit_noise((count,), noise_bits, scale), scale)
+    uniform = 2.0**noise_bits * (2 * torch.rand(count, dtype=torch.float64) - 1)
+    assert float(ours.var() / uniform.var()) == pytest.approx(1.0, abs=0.1)
+    assert abs(float(ours.mean())) < 4 * 2.0**noise_bits / count**0.5
+
+    def found(noise: Tensor) -> float:
+        return float(torch.corrcoef(torch.stack([chebyshev(cut, exact + noise), weight]))[0, 1])
+
+    assert found(uniform) > 0.9
+    assert abs(found(ours)) < 0.8
+    assert float(ours.abs().max()) > 1.5 * 2.0**noise_bits  # of 4,000, beyond the bound of uniform noise

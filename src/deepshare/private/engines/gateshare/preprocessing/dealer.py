@@ -4,13 +4,14 @@ It deals in advance, into pools, or as the client asks.
 """
 
 import os
+from collections.abc import Sequence
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_lot
 from deepshare.private.engines.gateshare.protocols.step import Dealing
-from deepshare.private.engines.gateshare.transport.channel import Channel
+from deepshare.private.transport.channel import Channel
 
 
 class LotDealer:
@@ -72,6 +73,10 @@ class LotStock:
             raise EngineError(f"there is no lot {name.hex()}: both parties need lots of one dealer")
         self._spent.add(name)
         return self._lots.pop(name)
+
+    def take_all(self, names: Sequence[bytes]) -> list[Lot]:
+        """Take lots out for good."""
+        return [self.take(name) for name in names]
 
 
 class ClientLotsFromDealer:

@@ -2,41 +2,40 @@
 
 A lot is marked as spent, on the disk itself, before any of it is used: a party that is killed loses at most the lots
 that it was about to use. A client whose disk was restored from an older copy offers spent lots again; the server
-refuses them by its own marks.
+refuses them by its own marks. What was spent is overwritten and deleted.
 
 The client cannot use every lot, so there are more lots than images. It records those that it discarded; all other
-spent ones count as images.
+spent ones count as images. The server counts what each client has used, and refuses more than was dealt for it.
 """
 
-import fcntl
 import hashlib
 import json
 import os
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from queue import SimpleQueue
 
 import numpy as np
 
 from deepshare.errors import EngineError
-from deepshare.files import write_atomically
+from deepshare.files import sync_folder, write_atomically
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
-from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
+from deepshare.private.engines.gateshare.preprocessing.marks import DOUBTED, FRESH, Marks, Stock
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots, unusable
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
+from deepshare.private.runtime.engine import Dealt
+from deepshare.private.transport.channel import RefusalError
 
-VERSION = 3
-ABOUT, LOTS, SPENT, DISCARDED = "pool.json", "lots", "spent", "discarded"
-WEIGHTS, MASKED_WEIGHTS = "weights", "offsets"
-_LINE = 2 * ID_BYTES + 1
-_MARK = re.compile(rb"[0-9a-f]{%d}\n" % (2 * ID_BYTES))
+VERSION, EARLIER = 4, 3
+ABOUT, LOTS, MASKED_WEIGHTS = "pool.json", "lots", "offsets"
 _CHECK_BYTES = 32
 
 
@@ -47,7 +46,7 @@ def write_pools(
     images: int,
     told: Callable[[int, int], None],
     clients: int = 1,
-) -> int:
+) -> Dealt:
     """Deal for a number of images: `folder/server` for one party, `folder/client` for the other.
 
     Args:
@@ -58,9 +57,6 @@ def write_pools(
         told: Called after each lot with the number done and the total.
         clients: How many; the folders of several are `client-1`, `client-2` and so on. The server serves them all
             from its one pool, and the images dealt for a client are all that it can ever ask.
-
-    Returns:
-        How many lots more than images each client has, as some turn out to be unusable.
 
     Raises:
         EngineError: There are pools already, or they cannot be written.
@@ -74,29 +70,45 @@ def write_pools(
     dealer, spare = LotDealer(steps), spare_lots(steps, images)
     each = images + spare
     try:
-        for path in parties:
-            (path / LOTS).mkdir(parents=True)
-            path.chmod(0o700)
-            write_atomically(path / SPENT, b"")
-        for count in range(each * clients):
-            for_server, for_client = dealer.deal(1)
-            _write_lot(folder / "server", steps, for_server, "server")
-            _write_lot(theirs[count // each], steps, for_client, "client")
-            told(count + 1, each * clients)
+        marks = {}
         for path, party in parties.items():
-            about = {"version": VERSION, "party": party, "session": dealer.id.hex(), "numbers": number_format.dump()}
-            own = {"seed": dealer.seed.hex()} if party == "server" else {"images": images}
-            text = json.dumps(about | own | {"outline": outline.digest(program)})
-            write_atomically(path / ABOUT, text.encode())
-            (path / ABOUT).chmod(0o600)
+            (path / LOTS).mkdir(parents=True, mode=0o700)
+            path.chmod(0o700)
+            owners = theirs if party == "server" else [path]
+            marks[path] = Marks.create(path, {owner.name: images for owner in owners})
+        for place, path in enumerate(theirs):
+            names = []
+            for count in range(each):
+                for_server, for_client = dealer.deal(1)
+                write_lot(folder / "server", steps, for_server, "server")
+                write_lot(path, steps, for_client, "client")
+                names.append(for_client.id)
+                told(place * each + count + 1, each * clients)
+            for one in (folder / "server", path):
+                marks[one].add(names, path.name)
+        for path, party in parties.items():
+            marks[path].close()
+            own: dict[str, object] = {"seed": dealer.seed.hex()} if party == "server" else {"images": images}
+            write_about(path, party, dealer.id, program, number_format, own)
+            sync_folder(path / LOTS)
     except OSError as error:
         raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
-    return spare
+    return Dealt(spare, unusable(steps))
 
 
-def _write_lot(folder: Path, steps: Schedule, lot: Lot, party: Party) -> None:
+def write_about(
+    folder: Path, party: Party, session: bytes, program: Program, number_format: NumberFormat, own: dict[str, object]
+) -> None:
+    """Finish a pool with its description."""
+    about = {"version": VERSION, "party": party, "session": session.hex(), "numbers": number_format.dump()}
+    text = json.dumps(about | own | {"outline": outline.digest(program)})
+    write_atomically(folder / ABOUT, text.encode(), 0o600)
+
+
+def write_lot(folder: Path, steps: Schedule, lot: Lot, party: Party) -> None:
+    """Write a lot into a pool; whoever writes many syncs the folder afterwards."""
     content = b"".join([lot.id, lot.seed, *(lot.pieces[piece].tobytes() for piece in steps.dealt_bytes(1, party))])
-    write_atomically(folder / LOTS / lot.id.hex(), content + _check(content))
+    write_atomically(folder / LOTS / lot.id.hex(), content + _check(content), 0o600, sync=False)
 
 
 class LotPool:
@@ -127,10 +139,17 @@ class LotPool:
             self.images = int(about.get("images", 0))
         except (TypeError, ValueError) as error:
             raise EngineError(f"{folder / ABOUT} is damaged: deal anew") from error
-        if not (folder / SPENT).exists():
-            raise EngineError(f"{folder} has lost its marks of what is spent: deal anew")
         self._folder, self._party = folder, party
+        self._marks = Marks(folder)
         self._schedule = schedule(program, self.number_format)
+        there = {path.name for path in (folder / LOTS).iterdir()}
+        for name in self._marks.spent():  # a process that was killed had no time to
+            if name.hex() in there:
+                _erase(self._path(name))
+
+    def close(self) -> None:
+        """Close its marks."""
+        self._marks.close()
 
     def bind(self, digest: bytes) -> None:
         """Bind the pool to one exact set of weights: other weights, hidden by the same masks, would show.
@@ -138,12 +157,8 @@ class LotPool:
         Raises:
             EngineError: It was used with others.
         """
-        path = self._folder / WEIGHTS
-        with self._locked():
-            if not path.exists():
-                write_atomically(path, digest)
-            if path.read_bytes() != digest:
-                raise EngineError(f"{self._folder} was used with other weights: deal a pool for these")
+        if not self._marks.bind(digest):
+            raise EngineError(f"{self._folder} was used with other weights: deal a pool for these")
 
     def masked_weights(self) -> bytearray | None:
         """The masked weights of the server, if they are here and whole."""
@@ -154,45 +169,61 @@ class LotPool:
 
     def keep_masked_weights(self, content: bytes) -> None:
         """Keep the masked weights: they serve all lots of the pool."""
-        write_atomically(self._folder / MASKED_WEIGHTS, content + _check(content))
+        write_atomically(self._folder / MASKED_WEIGHTS, content + _check(content), 0o600)
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return self._folder.name
 
     def names(self) -> list[bytes]:
         """Ids of the lots that are left."""
-        names = (bytes.fromhex(path.name) for path in (self._folder / LOTS).iterdir() if len(path.name) == _LINE - 1)
-        return sorted(set(names) - self._spent())
+        return self._marks.fresh()
+
+    def stock(self) -> list[Stock]:
+        """Counts of all owners."""
+        return self._marks.stock()
 
     def left(self) -> int:
         """How many images the client can still ask."""
-        path = self._folder / DISCARDED
-        discarded = path.stat().st_size // _LINE if path.exists() else 0
-        return max(0, min(self.images + discarded - len(self._spent()), len(self.names())))
+        stock = self._marks.stock()
+        used = sum(one.used for one in stock)
+        return max(0, min(self.images - used, sum(one.fresh + one.doubted for one in stock)))
 
     def is_fresh(self, name: bytes) -> bool:
         """Whether a lot is there and was never taken."""
-        return name not in self._spent() and self._path(name).exists()
+        found = self._marks.state(name)
+        return found is not None and found[0] in (FRESH, DOUBTED) and self._path(name).exists()
+
+    def owner(self, name: bytes) -> str:
+        """The client that a lot was dealt for."""
+        found = self._marks.state(name)
+        return "" if found is None else found[1]
 
     def take(self, name: bytes) -> Lot:
-        """Take a lot out for good: it is marked on the disk before it is read.
+        """Take one lot out for good; see `take_all`."""
+        return self.take_all([name])[0]
+
+    def take_all(self, names: Sequence[bytes]) -> list[Lot]:
+        """Take lots out for good: they are marked on the disk, all at once, before they are read.
 
         Raises:
-            EngineError: It is spent, missing or damaged.
+            RefusalError: One is spent or missing, or its owner has asked as many images as were dealt.
+            EngineError: One is damaged.
         """
-        with self._locked() as spent:
-            if name in self._spent():
-                raise EngineError(f"lot {name.hex()} is spent: correlated randomness may be used once only")
-            if not self._path(name).exists():
-                raise EngineError(f"there is no lot {name.hex()} in {self._folder}: both pools must be of one dealing")
-            spent.write(f"{name.hex()}\n".encode())
-            spent.flush()
-            os.fsync(spent.fileno())
-        lot = self._read(name)
-        self._path(name).unlink()
-        return lot
+        self._marks.spend(names, limited=self._party == "server")
+        lots = [self._read(name) for name in names]
+        for name in names:
+            _erase(self._path(name))
+        return lots
 
     def discard(self, name: bytes) -> None:
         """Record that a lot, which is spent, was unusable."""
-        with self._locked(DISCARDED) as discarded:
-            discarded.write(f"{name.hex()}\n".encode())
+        self._marks.discard(name)
+
+    def doubt(self, names: Sequence[bytes]) -> None:
+        """Put lots aside that the server calls spent: it may be wrong, so they are kept."""
+        self._marks.doubt(names)
 
     def check(self, images: int) -> None:
         """Refuse more images than are left of those that were dealt, before any lot is spent."""
@@ -205,11 +236,11 @@ class LotPool:
         names = self.names()
         if len(names) < images:
             raise EngineError(f"{images} images wanting, and {len(names)} lots left in the pool: deal anew")
-        return [self.take(name) for name in names[:images]]
+        return self.take_all(names[:images])
 
     def expect(self, images: int) -> None:
         """Refuse to receive a lot: there is no dealer to ask."""
-        raise EngineError("the client asks for lots and this server has a pool: give the client its own with --pool")
+        raise RefusalError("the client asks for lots and this server has a pool: give the client its own with --pool")
 
     def dealt_bytes(self, lot: Lot) -> int:
         """All bytes of a lot, as no dealer counts them any more."""
@@ -218,26 +249,11 @@ class LotPool:
     def _path(self, name: bytes) -> Path:
         return self._folder / LOTS / name.hex()
 
-    def _spent(self) -> set[bytes]:
-        """Ids that are marked; an unfinished line marks nothing, as nothing was used after it."""
-        marks = (self._folder / SPENT).read_bytes()
-        lines = [marks[begin : begin + _LINE] for begin in range(0, len(marks) - _LINE + 1, _LINE)]
-        if not all(_MARK.fullmatch(line) for line in lines):
-            raise EngineError(f"{self._folder / SPENT} is damaged, and lots must not be used twice: deal anew")
-        return {bytes.fromhex(line.decode()) for line in lines}
-
-    @contextmanager
-    def _locked(self, marks: str = SPENT) -> Iterator[BinaryIO]:
-        """Open a file of marks for this process alone, at the beginning of a line."""
-        with (self._folder / marks).open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0, os.SEEK_END)  # others may have written since it was opened
-            if file.tell() % _LINE:
-                file.truncate(file.tell() - file.tell() % _LINE)
-            yield file
-
     def _read(self, name: bytes) -> Lot:
-        data = np.fromfile(self._path(name), np.uint8)
+        try:
+            data = np.fromfile(self._path(name), np.uint8)
+        except OSError as error:
+            raise EngineError(f"lot {name.hex()} in {self._folder} cannot be read ({error.strerror})") from error
         content = data[:-_CHECK_BYTES]
         whole = len(content) == self._schedule.lot_bytes(1, self._party)
         if not whole or data[-_CHECK_BYTES:].tobytes() != _check(content.data) or content[:ID_BYTES].tobytes() != name:
@@ -261,6 +277,25 @@ def check_party(folder: Path, party: Party) -> dict[str, str]:
     return about
 
 
+def pools_in(folder: Path, party: Party) -> list[tuple[Path, dict[str, str]]]:
+    """The finished pools of a party in a folder, or the folder itself if it is one, with their descriptions.
+
+    Raises:
+        EngineError: There is none.
+    """
+    if (folder / ABOUT).exists() or not folder.is_dir():
+        return [(folder, check_party(folder, party))]
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):  # it is being moved here
+            continue
+        with suppress(EngineError):
+            found.append((path, check_party(path, party)))
+    if not found:
+        raise EngineError(f"there is no finished pool of the {party} in {folder}: make one with deepshare private deal")
+    return found
+
+
 def _about(folder: Path) -> dict[str, str]:
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -268,10 +303,46 @@ def _about(folder: Path) -> dict[str, str]:
         raise EngineError(f"there is no finished pool in {folder}: make one with deepshare private deal") from error
     except (OSError, ValueError) as error:
         raise EngineError(f"{folder / ABOUT} is damaged: deal anew") from error
-    if not isinstance(about, dict) or about.get("version") != VERSION:
+    if not isinstance(about, dict) or about.get("version") not in (VERSION, EARLIER):
         raise EngineError(f"{folder} is a pool of another version: deal with the same deepshare")
     return about
 
 
 def _check(content: bytes | bytearray | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=_CHECK_BYTES).digest()
+
+
+class _Eraser:
+    """Overwrites files and deletes them, in a thread of its own: an inference does not wait for the disk."""
+
+    def __init__(self) -> None:
+        self._paths: SimpleQueue[Path] = SimpleQueue()
+        self._started = threading.Lock()
+        self._running = False
+
+    def __call__(self, path: Path) -> None:
+        with self._started:
+            if not self._running:
+                threading.Thread(target=self._run, name="eraser", daemon=True).start()
+                self._running = True
+        self._paths.put(path)
+
+    def _run(self) -> None:
+        while True:
+            with suppress(OSError):  # it is gone, or its pool is: the next start tries again
+                overwrite(self._paths.get())
+
+
+_erase = _Eraser()
+
+
+def overwrite(path: Path) -> None:
+    """Overwrite a file with zeros, on the disk itself, and delete it."""
+    with path.open("r+b") as file:
+        left = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        while left > 0:
+            left -= file.write(bytes(min(left, 1 << 20)))
+        file.flush()
+        os.fsync(file.fileno())
+    path.unlink()

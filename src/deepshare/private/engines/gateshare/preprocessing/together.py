@@ -11,8 +11,8 @@ from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import Making
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
-from deepshare.private.engines.gateshare.transport.channel import Channel
-from deepshare.private.engines.gateshare.transport.duplex import Duplex
+from deepshare.private.transport.channel import Channel
+from deepshare.private.transport.duplex import Duplex
 
 _START = 0
 _ID = "lot"

@@ -8,7 +8,7 @@ Local maps, y = f(x)
     3. both               f(x_S) and f(x_C), each of its own share, for a linear f with public numbers; no message
 
 Output, y = y_S + y_C
-    4. server -> client   y_S + noise, uniform within +-2^noise_bits                          8 bytes a logit
+    4. server -> client   y_S + noise, Gaussian, of deviation 2^noise_bits / sqrt(3)          8 bytes a logit
     5. client             y + noise = (y_S + noise) + y_C
 
 f(x) = f(x_S) + f(x_C) mod 2^64. Inputs of different scales are first shifted up to the largest one (`lifts`).
@@ -19,6 +19,7 @@ is an error. It is not asked again: a visible retry would tell the server someth
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,9 +39,9 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ProtocolStep,
     ServerOnline,
 )
-from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Add, Concatenate, Input, Permute, Resample, Reshape
 from deepshare.private.runtime.engine import Part
+from deepshare.private.transport.channel import Channel
 
 # Bits of a matrix of interpolation, and of one over the window of an average that is no power of two.
 _MATRIX_BITS, _WINDOW_BITS = 11, 16
@@ -269,9 +270,21 @@ def output_cost(step: ProtocolStep, images: int) -> Part:
 
 def send_logits(step: ProtocolStep, y_S: Tensor, noise_bits: int, client: Channel) -> Tensor:
     """Do the server's part of the output, step 4; returns the noise."""
-    noise = mask(fresh_seed(), y_S.shape) >> (63 - noise_bits - step.scale)
+    noise = logit_noise(y_S.shape, noise_bits, step.scale)
     client.send(step.number, y_S + noise)
     return noise
+
+
+def logit_noise(shape: Sequence[int], noise_bits: int, scale: int) -> Tensor:
+    """Gaussian noise as ring elements, by the transform of Box and Muller.
+
+    Noise with a bound would give more away: by the largest residual of a regression instead of the sum of squares.
+    """
+    words = (mask(fresh_seed(), (2, *shape)) >> 11) & ((1 << 53) - 1)
+    first, second = (words.double() + 1) * 2.0**-53  # above 0, up to 1
+    normal = (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
+    noise: Tensor = normal * (2.0 ** (noise_bits + scale) / math.sqrt(3))
+    return noise.round().long()
 
 
 def receive_logits(step: ProtocolStep, y_C: Tensor, server: Channel) -> Tensor:

@@ -12,8 +12,8 @@ from deepshare.private.engines.gateshare.fixedpoint import MARGIN, NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party, Piece
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, Shape
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
-from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.ir.program import Program
+from deepshare.private.transport.channel import Channel
 
 _START = 0
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party, Piece
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
-from deepshare.private.engines.gateshare.transport.channel import Channel
 from deepshare.private.runtime.engine import Part
+from deepshare.private.transport.channel import Channel
 
 Shape = tuple[int, ...]
 Session = Mapping[int, Any]

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.transport.channel import HEADER, Channel
+from deepshare.private.transport.channel import HEADER, Channel
 
 # How long a party waits for a message: the other may compute for minutes before it answers.
 MESSAGE_SECONDS = 1200.0
@@ -195,7 +195,7 @@ class Duplex:
         return True
 
     def _take_header(self, header: bytes) -> None:
-        size = self._channel._checked(header, self._step, 0, LARGEST)
+        size = self._channel.check_header(header, self._step, 0, LARGEST)
         with self._changed:
             self._channel._inward += 1
             if size:

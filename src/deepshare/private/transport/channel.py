@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,39 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.runtime.engine import Role, Tls
+from deepshare.private.transport.tls import Tls
 
 # Session, number of the frame in its direction, step, bytes that follow.
 HEADER = struct.Struct("<16sIIQ")
-MESSAGE = 0xFFFFFFFF
+MESSAGE, FAILURE, BUSY = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 LONGEST_MESSAGE = 1 << 20
+LONGEST_REASON = 1 << 12
+_BEFORE_SIZE = HEADER.size - 8
+_LAST_WORDS = 1 << 20
 CONNECT_SECONDS = 60.0
+# A peer whose machine is gone is missed after about the sum: idle, then so many probes.
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
 # The longest that a peer may stay silent, and the fewest bytes a second that it sends after that.
 SILENCE_SECONDS = 300.0
 SLOWEST = 1 << 16
 
 Buffer = bytes | bytearray | memoryview
+
+
+class RefusalError(EngineError):
+    """An error whose reason the other party may read: it is about what that party sent, and tells nothing else."""
+
+
+class LaterError(RefusalError):
+    """A refusal that passes: the other party may ask again soon, or elsewhere."""
+
+
+class PeerError(EngineError):
+    """The other party has ended, and said so itself."""
+
+
+class PeerBusyError(PeerError):
+    """The other party has ended, and may be asked again soon."""
 
 
 class Channel:
@@ -46,15 +67,27 @@ class Channel:
         session: Frames of another session are refused.
         sent: Payload bytes so far; headers and messages are not payload.
         names: Gives a step its name in errors.
+        longest: Size of the longest message that is read.
+        silence: The longest silence of the peer in seconds; None for the usual one.
     """
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
-        self.peer, self.sent, self.session = peer, 0, bytes(16)
+        self.peer, self.sent, self.session, self.longest = peer, 0, bytes(16), LONGEST_MESSAGE
         self.names: Callable[[int], str] = str
+        self.silence: float | None = None
         self._socket = connection
         self._outward = self._inward = 0
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE.items():
+                if hasattr(socket, name):  # not on every system
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    @property
+    def connection(self) -> socket.socket:
+        """Its socket."""
+        return self._socket
 
     def send(self, step: int, *parts: Tensor | NDArray[Any] | Buffer) -> None:
         """Send one frame of payload."""
@@ -87,21 +120,38 @@ class Channel:
         """Send a message, which is no payload."""
         self._send(MESSAGE, [memoryview(json.dumps(message).encode())])
 
-    def receive_message(self) -> dict[str, Any]:
+    def receive_message(self, longest: int | None = None) -> dict[str, Any]:
         """Wait for a message.
+
+        Args:
+            longest: Its size at most; by default that of all messages on this channel.
 
         Raises:
             EngineError: Something else came.
         """
-        data = self._read(self._expect(MESSAGE, 0, LONGEST_MESSAGE), MESSAGE)
+        data = self._read(self._expect(MESSAGE, 0, longest or self.longest), MESSAGE)
+        return self.parse_message(data.tobytes())
+
+    def parse_message(self, data: bytes) -> dict[str, Any]:
+        """Read the content of a message whose header was checked."""
         try:
-            message = json.loads(data.tobytes())
+            message = json.loads(data)
         except (ValueError, RecursionError) as error:  # brackets without end
-            raise self._wrong(f"is no message ({error})") from error
+            raise self._wrong("is no message") from error
         if not isinstance(message, dict):
             raise self._wrong("is no message")
         self._inward += 1
         return message
+
+    def failure(self, reason: str, *, later: bool = False) -> bytes:
+        """The frame that tells the other party why this one ends; it may come at any time, in place of another."""
+        words = reason.encode()[:LONGEST_REASON]
+        return HEADER.pack(bytes(16), 0, BUSY if later else FAILURE, len(words)) + words
+
+    def message_header(self, size: int) -> bytes:
+        """The header of a message of so many bytes, which the caller sends next."""
+        self._outward += 1
+        return HEADER.pack(self.session, self._outward - 1, MESSAGE, size)
 
     def close(self) -> None:
         """Hang up."""
@@ -112,17 +162,35 @@ class Channel:
         self._outward += 1
         try:
             for part in (memoryview(header), *views):
-                self._socket.settimeout(SILENCE_SECONDS + len(part) / SLOWEST)
+                self._socket.settimeout(self._seconds(len(part)))
                 self._socket.sendall(part)
         except OSError as error:
-            raise self._lost(f"frame {self._outward - 1} to it, {self._what(step)}", error) from error
+            lost = self._lost(f"frame {self._outward - 1} to it, {self._what(step)}", error)
+            raise self._last_words() or lost from error
 
-    def _expect(self, step: int, least: int, most: int) -> int:
-        return self._checked(self._read(HEADER.size, step, begun=False).tobytes(), step, least, most)
+    def _last_words(self) -> PeerError | None:
+        """The reason of a peer that has hung up, from among what it sent before."""
+        data = b""
+        with suppress(OSError):
+            self._socket.settimeout(1.0)
+            while len(data) < _LAST_WORDS and (more := self._socket.recv(1 << 16)):
+                data += more
+        for kind in (FAILURE, BUSY):
+            begin = data.rfind(HEADER.pack(bytes(16), 0, kind, 0)[:_BEFORE_SIZE])
+            if begin >= 0:
+                return self._ended(kind, data[begin + HEADER.size :])
+        return None
 
-    def _checked(self, header: bytes, step: int, least: int, most: int) -> int:
-        """The size that a header gives, if it is that of the next frame."""
+    def check_header(self, header: bytes, step: int, least: int, most: int) -> int:
+        """The size of the frame that follows a header.
+
+        Raises:
+            RefusalError: It is not the frame expected.
+            PeerError: The other party has ended.
+        """
         session, sequence, found, size = HEADER.unpack(header)
+        if found in (FAILURE, BUSY) and session == bytes(16) and size <= LONGEST_REASON:
+            raise self._ended(found, self._read(size, step).tobytes())
         if session != self.session:
             raise self._wrong("belongs to another session")
         if sequence != self._inward:
@@ -133,14 +201,21 @@ class Channel:
             raise self._wrong(f"for {self._what(step)} has {size} bytes, not {most}")
         return int(size)
 
+    def _ended(self, kind: int, words: bytes) -> PeerError:
+        text = "".join(c if c.isprintable() else " " for c in words.decode(errors="replace"))
+        return (PeerBusyError if kind == BUSY else PeerError)(f"the {self.peer} refused: {text}")
+
+    def _expect(self, step: int, least: int, most: int) -> int:
+        return self.check_header(self._read(HEADER.size, step, begun=False).tobytes(), step, least, most)
+
     def _read(self, size: int, step: int, *, begun: bool = True) -> NDArray[np.uint8]:
         """Wait for bytes of a frame; `begun` says whether its header has arrived."""
         data = np.empty(size, np.uint8)
         view, done, got = data.data, 0, 1
         where = f"frame {self._inward} from it, {self._what(step)}"
         # For all of it: a peer that sends a byte now and then would never be silent.
-        deadline = time.monotonic() + SILENCE_SECONDS + size / SLOWEST
         try:
+            deadline = time.monotonic() + self._seconds(size)
             while done < size and got:
                 if (left := deadline - time.monotonic()) <= 0:
                     raise TimeoutError
@@ -152,8 +227,12 @@ class Channel:
         if done < size:
             lost = self._lost(where, ConnectionError("it hung up"))
             # A peer that has a reason to hang up does so between frames.
-            raise EngineError(f"{lost}: ask again") if begun or done else lost
+            raise RefusalError(f"{lost}: ask again") if begun or done else lost
         return data
+
+    def _seconds(self, size: int) -> float:
+        """The longest that so many bytes may take."""
+        return (SILENCE_SECONDS if self.silence is None else self.silence) + size / SLOWEST
 
     def _what(self, step: int) -> str:
         if step == MESSAGE:
@@ -163,8 +242,8 @@ class Channel:
         except IndexError:
             return f"step {step}"
 
-    def _wrong(self, what: str) -> EngineError:
-        return EngineError(f"frame {self._inward} from the {self.peer} {what}: ask again, with the same deepshare")
+    def _wrong(self, what: str) -> RefusalError:
+        return RefusalError(f"frame {self._inward} from the {self.peer} {what}: ask again, with the same deepshare")
 
     def _lost(self, where: str, error: OSError) -> Exception:
         if isinstance(error, TimeoutError):
@@ -178,13 +257,18 @@ class Channel:
 class YieldingChannel(Channel):
     """A channel of one of many sessions in a process: it yields its turn to compute while it waits for its peer.
 
-    Attributes:
+    Args:
+        connection: A connected socket.
+        peer: The party at the other end.
         turn: Held while computing.
+
+    Attributes:
+        patience: Seconds that it will wait for the peer in all, until this is set anew.
     """
 
     def __init__(self, connection: socket.socket, peer: str, turn: "threading.Semaphore") -> None:
         super().__init__(connection, peer)
-        self.turn = turn
+        self._turn, self.patience = turn, SILENCE_SECONDS
 
     def _send(self, step: int, views: list[memoryview]) -> None:
         with self._waiting():
@@ -194,13 +278,20 @@ class YieldingChannel(Channel):
         with self._waiting():
             return super()._read(size, step, begun=begun)
 
+    def _seconds(self, size: int) -> float:
+        if self.patience <= 0:
+            raise TimeoutError
+        return min(super()._seconds(size), self.patience)
+
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        self.turn.release()
+        self._turn.release()
+        started = time.monotonic()
         try:
             yield
         finally:
-            self.turn.acquire()
+            self.patience -= time.monotonic() - started
+            self._turn.acquire()
 
 
 def listen(address: str) -> socket.socket:
@@ -236,21 +327,34 @@ def accept(listener: socket.socket, peer: str, tls: Tls | None) -> Channel:
     return Channel(connection, peer)
 
 
-def connect(address: str, peer: Role, tls: Tls | None, token: bytes = b"") -> Channel:
-    """Connect to host:port, wait until it listens, and present a token if it takes one.
+def reach(address: str, peer: str, tls: Tls | None) -> Channel:
+    """Connect to host:port.
+
+    Raises:
+        OSError: Nobody is there, or there is no trust.
+    """
+    host, port = _split(address)
+    context = None if tls is None else tls.client_context()
+    connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+    try:
+        if context is not None:
+            connection = context.wrap_socket(connection, server_hostname=host)
+        return Channel(connection, peer)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def connect(address: str, peer: str, tls: Tls | None) -> Channel:
+    """Connect to host:port, and wait until it listens.
 
     Raises:
         EngineError: Nobody is there, or there is no trust.
     """
-    host, port = _split(address)
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
-            connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
-            if tls is not None:
-                connection = tls.client_context().wrap_socket(connection, server_hostname=host)
-            connection.sendall(token)
-            return Channel(connection, peer)
+            return reach(address, peer, tls)
         except ConnectionRefusedError as error:
             if time.monotonic() > deadline:
                 raise EngineError(f"no {peer} at {address}: start it there") from error

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.transport.channel import HEADER, LONGEST_MESSAGE, MESSAGE, Channel
+from deepshare.private.transport.channel import HEADER, LONGEST_MESSAGE, MESSAGE, Channel
 
 SLOW = [HealthCheck.too_slow]  # so may a busy machine be
 SESSION = bytes(range(16))

@@ -1,0 +1,116 @@
+"""The client of a session host, in this process: its pool, and the session that it keeps."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.client import ClientMaterial, ClientParty, ClientSession
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences
+from deepshare.private.engines.gateshare.lot import ID_BYTES
+from deepshare.private.engines.gateshare.main import (
+    agreed_format,
+    begin,
+    client_lots,
+    obtain_masked_weights,
+    session_id,
+)
+from deepshare.private.engines.gateshare.preprocessing.pool import LotPool, pools_in
+from deepshare.private.ir import outline
+from deepshare.private.ir.program import Program
+from deepshare.private.runtime.engine import Outcome
+from deepshare.private.transport.channel import Channel
+
+
+class PoolClient:
+    """Asks with lots of a pool; see `deepshare.private.runtime.engine.HostedClient`.
+
+    Args:
+        program: The outline.
+        folder: The client's pool, or a folder of several; the first with lots left is used.
+
+    Raises:
+        EngineError: It is no pool of this network.
+    """
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        self._program = program
+        self._pool = _chosen(folder, program)
+        self._session: ClientSession | None = None
+        self._prepared: list[ClientMaterial] = []
+
+    def check(self, images: Tensor) -> None:
+        """Refuse images out of range, and more than are left beyond those that are prepared."""
+        self._pool.number_format.check(images)
+        self._pool.check(len(images) - sum(len(material.logits) for material in self._prepared))
+
+    def left(self) -> tuple[int, int]:
+        """Images that are left, and that were dealt."""
+        return self._pool.left(), self._pool.images
+
+    def prepare(self, channel: Channel, count: int) -> None:
+        """Agree on lots, and do the first inference's offline phase."""
+        names = self._pool.names()[: 2 * count + 16]
+        channel.send_message(
+            {
+                "images": count,
+                "outline": outline.digest(self._program),
+                "session": self._pool.session.hex(),
+                "lots": [name.hex() for name in names],
+            }
+        )
+        said = channel.receive_message()
+        with torch.no_grad():
+            if self._session is None:
+                self._session = self._set_up(channel, said)
+            else:
+                self._doubt(said)
+            self._prepared = [self._session.prepare(max(inferences(self._program, count)))]
+
+    def infer(self, images: Tensor) -> None:
+        """Ask images, as many as were prepared."""
+        session = self._begun()
+        with torch.no_grad():
+            for batch in images.split(max(inferences(self._program, len(images)))):
+                session.infer(batch, self._prepared.pop() if self._prepared else session.prepare(len(batch)))
+
+    def outcome(self) -> Outcome:
+        """Logits and cost since the last outcome."""
+        return self._begun().outcome()
+
+    def _begun(self) -> ClientSession:
+        if self._session is None:
+            raise AssertionError("nothing was prepared")
+        return self._session
+
+    def _set_up(self, channel: Channel, said: dict[str, Any]) -> ClientSession:
+        meter = PartyMeter([channel], "client_bytes")
+        number_format, session = agreed_format(said, self._program), session_id(said)
+        steps = schedule(self._program, number_format)
+        lots = client_lots(self._pool, session, steps, channel)
+        self._doubt(said)
+        begin(session, steps, channel)
+        client = ClientParty(steps, obtain_masked_weights(channel, steps, self._pool))
+        return ClientSession(client, channel, lots, meter)
+
+    def _doubt(self, said: dict[str, Any]) -> None:
+        """Put lots aside that the server calls spent."""
+        spent = said.get("spent")
+        if not isinstance(spent, list):
+            raise EngineError("the server does not say which lots are spent: install the same deepshare")
+        names = set(self._pool.names())
+        try:
+            self._pool.doubt([name for one in spent if len(name := bytes.fromhex(one)) == ID_BYTES and name in names])
+        except (TypeError, ValueError) as error:
+            raise EngineError("the server does not say which lots are spent: install the same deepshare") from error
+
+
+def _chosen(folder: Path, program: Program) -> LotPool:
+    """The first pool of a network that has lots left."""
+    found, digest = pools_in(folder, "client"), outline.digest(program)
+    paths = [path for path, about in found if about.get("outline") == digest] or [found[0][0]]
+    pools = [LotPool(path, "client", program) for path in paths]
+    return next((pool for pool in pools if pool.left()), pools[0])

@@ -1,0 +1,132 @@
+"""The stock of pools: what is left in them, how long it lasts, and adding one to a folder of them."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.lot import Party
+from deepshare.private.engines.gateshare.preprocessing.marks import Marks, Stock
+from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, pools_in
+
+LOW = (0.2, 0.05)
+"""Shares of a pool at which to warn."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """The stock of one client in one pool.
+
+    Attributes:
+        pool: Name of the pool's folder.
+        party: Whose pool it is.
+        stock: The counts.
+        left: Images that can still be asked.
+        dealt: Images that were dealt.
+    """
+
+    pool: str
+    party: str
+    stock: Stock
+    left: int
+    dealt: int
+
+    @property
+    def days(self) -> float | None:
+        """How long it lasts at the rate of the last week; None if nothing was used."""
+        return self.left / self.stock.rate if self.stock.rate else None
+
+    @property
+    def warning(self) -> str:
+        """A line if it is low, or nothing."""
+        whose = f" for {self.stock.owner}" if self.stock.owner else ""
+        said = f"pool {self.pool}{whose} has {self.left:,} of {self.dealt:,} images left"
+        return f"{said}, {self.low:.0%} or less: deal more" if self.low < 1 else ""
+
+    @property
+    def low(self) -> float:
+        """The smallest of `LOW` that it has fallen to; 1 if none."""
+        return min([share for share in LOW if self.left <= share * self.dealt], default=1.0)
+
+    def cells(self) -> tuple[str, ...]:
+        """As a row of a table."""
+        stock = self.stock
+        counts = (self.left, self.dealt, stock.used, stock.unusable, stock.doubted)
+        last = "" if self.days is None else f"{self.days:.1f}"
+        return (self.pool, self.party, stock.owner or "-", *(f"{n:,}" for n in counts), f"{stock.rate:.1f}", last)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self.stock) | {
+            "pool": self.pool,
+            "party": self.party,
+            "left": self.left,
+            "dealt": self.dealt,
+            "days": self.days,
+        }
+
+
+def levels(folder: Path) -> list[Level]:
+    """Stocks of a pool, or of all pools in a folder, of either party.
+
+    Raises:
+        EngineError: There is none.
+    """
+    found: list[Level] = []
+    parties: tuple[Party, Party] = ("server", "client")
+    for party in parties:
+        with suppress(EngineError):
+            for path, about in pools_in(folder, party):
+                found.extend(_of(path, party, about))
+    if not found:
+        raise EngineError(f"there is no finished pool in {folder}: make one with deepshare private deal")
+    return found
+
+
+def _of(path: Path, party: Party, about: dict[str, Any]) -> Iterator[Level]:
+    with closing(Marks(path)) as marks:
+        stocks = marks.stock()
+    for stock in stocks:
+        if party == "server" or stock.images is not None:
+            yield Level(path.name, party, stock, stock.left, stock.dealt)
+        else:  # a client's pool of an earlier version
+            images = int(about.get("images", 0))
+            left = max(0, min(images - stock.used, stock.fresh + stock.doubted))
+            yield Level(path.name, party, stock, left, images)
+
+
+def move_pool(new: Path, folder: Path) -> Path:
+    """Move a finished pool into a folder of pools; whoever looks there sees all of it, or nothing.
+
+    Raises:
+        EngineError: It is no pool, or the folder is one itself, or has one of that name.
+    """
+    if not (new / ABOUT).is_file():
+        raise EngineError(f"there is no finished pool in {new}: make one with deepshare private deal")
+    if (folder / ABOUT).exists():
+        raise EngineError(f"{folder} is a pool itself: give a folder of pools, and the same one to serve --pool")
+    # The pools of several dealings are all named `server`.
+    target = next(path for path in _names(folder, new.resolve().name) if not path.exists())
+    hidden = folder / f".{target.name}.incoming"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            new.rename(target)
+        except OSError:  # another disk
+            shutil.copytree(new, hidden)
+            shutil.rmtree(new)
+            hidden.rename(target)
+    except OSError as error:
+        raise EngineError(f"{new} cannot be moved to {folder} ({error.strerror}): give another folder") from error
+    return target
+
+
+def _names(folder: Path, name: str) -> Iterator[Path]:
+    yield folder / name
+    number = 2
+    while True:
+        yield folder / f"{name}-{number}"
+        number += 1

@@ -1,0 +1,418 @@
+"""The front door: one port, and one thread that waits for everybody whom no thread serves.
+
+A connection is a *guest*. It shows its certificate, then says messages, and only a guest that was given a place gets a
+thread. Guests without a certificate are few and have little time; of too many the ones that have waited longest go. So
+nobody who is silent, slow or a stranger costs more than a descriptor.
+"""
+
+import errno
+import hashlib
+import resource
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+from deepshare.private.transport.channel import (
+    BUSY,
+    FAILURE,
+    HEADER,
+    MESSAGE,
+    Channel,
+    LaterError,
+    PeerError,
+    RefusalError,
+)
+
+LONGEST_REQUEST = 1 << 16
+# For a certificate, and then for the first message.
+GREETING_SECONDS = 10.0
+# A stranger may stay this long even if there are too many.
+GRACE_SECONDS = 1.0
+# How long a guest that was refused may go on sending before its connection is cut: cut at once, it would lose the
+# reason on the way.
+LINGER_SECONDS = 3.0
+PAUSE_SECONDS = 0.05
+MOST_STRANGERS, MOST_GUESTS = 512, 4096
+GUESTS_OF_ONE = 64
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+Stage = Literal["handshake", "listening", "replying", "parked", "working", "lingering"]
+
+
+@dataclass(eq=False)
+class Guest:
+    """A connection.
+
+    Attributes:
+        channel: Its channel.
+        address: Its address, HOST:PORT.
+        identity: Fingerprint of its certificate; its host where there is no TLS.
+        name: The name in its certificate; "" where there is no TLS.
+        state: Whatever its server keeps for it.
+        stage: What the door waits for.
+        deadline: When it is sent away, unless something happens.
+    """
+
+    channel: Channel
+    address: str
+    identity: str
+    name: str = ""
+    state: Any = None
+    stage: Stage = "handshake"
+    deadline: float = 0.0
+    since: float = field(default_factory=time.monotonic)
+    received: bytearray = field(default_factory=bytearray)
+    replies: list[memoryview] = field(default_factory=list)
+    resume: Callable[[], None] | None = None
+
+    @property
+    def socket(self) -> socket.socket:
+        """Its socket."""
+        return self.channel.connection
+
+    @property
+    def who(self) -> str:
+        """Address and name, for logs."""
+        return f"{self.address} ({self.name})" if self.name else self.address
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer to a message.
+
+    Attributes:
+        parts: A whole frame, in parts.
+        seconds: How long the guest has for its next message.
+    """
+
+    parts: tuple[bytes, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work for a guest, which a thread of its own does with blocking calls."""
+
+    run: Callable[[], None]
+
+
+class FrontDoor:
+    """Waits for guests.
+
+    Args:
+        listener: Listening socket.
+        context: TLS; None without.
+        heard: Called with a guest and a message of it, by the door's thread; raises a RefusalError to send it away.
+        left: Called when a guest is gone, or was refused, with the reason.
+        make_channel: Makes the channel of a connection.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext | None,
+        *,
+        heard: Callable[[Guest, dict[str, Any]], Reply | Work],
+        left: Callable[[Guest, str], None],
+        make_channel: Callable[[socket.socket], Channel],
+    ) -> None:
+        self.listener, self._context, self._heard, self._left = listener, context, heard, left
+        self._make_channel = make_channel
+        self._selector = selectors.DefaultSelector()
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._woken, self._wake = socket.socketpair()
+        self._guests: dict[Guest, None] = {}
+        self._open, self._accept_at = True, 0.0
+        limit = raise_limit()
+        self._most_strangers = min(MOST_STRANGERS, limit // 4)
+        self._most_guests = min(MOST_GUESTS, limit // 2)
+        for one in (listener, self._woken, self._wake):
+            one.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    @property
+    def connections(self) -> int:
+        """Number of guests."""
+        return len(self._guests)
+
+    def run(self) -> None:
+        """Wait until `stop`."""
+        while self._open:
+            for key, _ in self._selector.select(self._pause()):
+                if key.fileobj is self.listener:
+                    self._accept()
+                elif key.fileobj is self._woken:
+                    self._obey()
+                elif key.data in self._guests:
+                    self._attend(key.data)
+            self._sweep()
+        for guest in list(self._guests):
+            if guest.stage == "working":  # its thread closes it
+                with suppress(OSError):
+                    socket.socket.shutdown(guest.socket, socket.SHUT_RDWR)
+            else:
+                self._drop(guest, "")
+        self.listener.close()
+        self._selector.close()
+
+    def stop(self) -> None:
+        """From another thread: end `run`, and cut all connections."""
+
+        def end() -> None:
+            self._open = False
+
+        self._tell(end)
+
+    def stop_accepting(self) -> None:
+        """From another thread: accept no more connections, and send away those that nobody works for."""
+
+        def end() -> None:
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(self.listener)
+            self.listener.close()
+            for guest in list(self._guests):
+                if guest.stage in ("handshake", "listening", "parked"):
+                    self._refuse(guest, LaterError("the server is stopping: ask again later"))
+
+        self._tell(end)
+
+    def listen_to(self, guest: Guest, seconds: float) -> None:
+        """From a guest's thread: wait for its next message."""
+        self._tell(lambda: self._watch(guest, "listening", seconds))
+
+    def park(self, guest: Guest, resume: Callable[[], None], seconds: float) -> None:
+        """From a guest's thread: go on with `resume`, in another thread, when the guest has sent something."""
+        guest.resume = resume
+        self._tell(lambda: self._watch(guest, "parked", seconds))
+
+    def refuse(self, guest: Guest, error: RefusalError) -> None:
+        """From a guest's thread: send it away with a reason."""
+        self._tell(lambda: self._refuse(guest, error))
+
+    def refuse_parked(self, guest: Guest, error: RefusalError) -> bool:
+        """From the door's thread: send a guest away, if nobody works for it; returns whether."""
+        if guest.stage != "parked":
+            return False
+        self._refuse(guest, error)
+        return True
+
+    def leave(self, guest: Guest) -> None:
+        """From a guest's thread: its connection is lost."""
+        self._tell(lambda: self._drop(guest, ""))
+
+    def _tell(self, command: Callable[[], None]) -> None:
+        self._commands.put(command)
+        with suppress(OSError):  # the door is closed, or has been woken often enough
+            self._wake.send(b"\0")
+
+    def _obey(self) -> None:
+        with suppress(BlockingIOError):
+            self._woken.recv(1 << 12)
+        with suppress(Empty):
+            while True:
+                self._commands.get_nowait()()
+
+    def _pause(self) -> float:
+        soonest = min((guest.deadline for guest in self._guests if guest.stage != "working"), default=float("inf"))
+        return max(0.0, min(1.0, soonest - time.monotonic(), *([PAUSE_SECONDS] if self._accept_at else [])))
+
+    def _accept(self) -> None:
+        """Let in all that knock, as long as there is room; the others wait outside, in their order."""
+        try:
+            while self._make_room():
+                connection, where = self.listener.accept()
+                self._admit(connection, f"{where[0]}:{where[1]}")
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno not in _FULL:
+                return  # a guest that hung up before it was let in
+            if strangers := self._strangers():
+                self._drop(strangers[0], "too many connections")
+        self._selector.unregister(self.listener)
+        self._accept_at = time.monotonic() + PAUSE_SECONDS
+
+    def _admit(self, connection: socket.socket, address: str) -> None:
+        connection.setblocking(False)
+        try:
+            if self._context is not None:
+                connection = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            guest = Guest(self._make_channel(connection), address, address.rpartition(":")[0])
+        except OSError:  # it has hung up
+            connection.close()
+            return
+        self._guests[guest] = None
+        self._selector.register(connection, selectors.EVENT_READ, guest)
+        self._watch(guest, "handshake" if self._context else "listening", GREETING_SECONDS)
+
+    def _strangers(self) -> list[Guest]:
+        """Guests that have shown no certificate, or have not said anything, the oldest first."""
+        return [guest for guest in self._guests if guest.stage != "working" and guest.state is None]
+
+    def _make_room(self) -> bool:
+        """Of too many strangers send the oldest away, from the host that has most; returns whether there is room.
+
+        One that came this second stays: its certificate may be on its way. So nobody can push out a client by coming
+        after it, however often.
+        """
+        strangers = self._strangers()
+        if len(strangers) < self._most_strangers and len(self._guests) < self._most_guests:
+            return True
+        if not strangers:
+            return False
+        host, _ = Counter(guest.address.rpartition(":")[0] for guest in strangers).most_common(1)[0]
+        oldest = next(guest for guest in strangers if guest.address.rpartition(":")[0] == host)
+        if oldest.since > time.monotonic() - GRACE_SECONDS:
+            return False
+        self._drop(oldest, "too many connections")
+        return True
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        if self._accept_at and now >= self._accept_at and self.listener.fileno() >= 0:
+            self._accept_at = 0.0
+            self._selector.register(self.listener, selectors.EVENT_READ)
+        for guest in [one for one in self._guests if one.stage != "working" and one.deadline <= now]:
+            if guest.stage in ("listening", "parked") and guest.state is not None:
+                self._refuse(guest, LaterError("nothing came for too long: connect again"))
+            else:
+                self._drop(guest, "it was silent")
+
+    def _watch(self, guest: Guest, stage: Stage, seconds: float) -> None:
+        if guest not in self._guests:
+            return
+        guest.stage, guest.deadline = stage, time.monotonic() + seconds
+        guest.socket.setblocking(False)
+        event = selectors.EVENT_WRITE if stage == "replying" else selectors.EVENT_READ
+        try:
+            self._selector.modify(guest.socket, event, guest)
+        except KeyError:
+            self._selector.register(guest.socket, event, guest)
+        if isinstance(guest.socket, ssl.SSLSocket) and stage in ("listening", "parked") and guest.socket.pending():
+            self._attend(guest)
+
+    def _attend(self, guest: Guest) -> None:
+        try:
+            match guest.stage:
+                case "handshake":
+                    self._shake_hands(guest)
+                case "listening":
+                    self._listen(guest)
+                case "replying":
+                    self._reply(guest)
+                case "parked":
+                    self._start(guest, guest.resume)
+                case "lingering":
+                    if not socket.socket.recv(guest.socket, 1 << 18):
+                        self._drop(guest, "")
+        except (ssl.SSLWantReadError, BlockingIOError):
+            if guest.stage == "handshake":
+                self._selector.modify(guest.socket, selectors.EVENT_READ, guest)
+        except ssl.SSLWantWriteError:
+            self._selector.modify(guest.socket, selectors.EVENT_WRITE, guest)
+        except RefusalError as error:
+            self._refuse(guest, error)
+        except ssl.SSLError as error:
+            self._linger(guest, f"no TLS ({error.reason or error})")  # its alert is on the way
+        except (OSError, ValueError, PeerError) as error:
+            self._drop(guest, str(error))
+
+    def _shake_hands(self, guest: Guest) -> None:
+        connection = guest.socket
+        if not isinstance(connection, ssl.SSLSocket):
+            raise AssertionError("no TLS")
+        connection.do_handshake()
+        guest.identity = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
+        guest.name = _common_name(connection.getpeercert()) or guest.identity[:12]
+        if sum(other.identity == guest.identity for other in self._guests) > GUESTS_OF_ONE:
+            raise LaterError(f"this certificate has {GUESTS_OF_ONE} connections already: close some")
+        self._watch(guest, "listening", GREETING_SECONDS)
+
+    def _listen(self, guest: Guest) -> None:
+        """Read a message as far as it has come; more than the message is never read."""
+        channel, data = guest.channel, guest.received
+        while True:
+            wanted = HEADER.size
+            if len(data) >= HEADER.size:
+                header = bytes(data[: HEADER.size])
+                if HEADER.unpack(header)[2] in (FAILURE, BUSY):
+                    raise PeerError("it has ended")
+                wanted += channel.check_header(header, MESSAGE, 0, LONGEST_REQUEST)
+            if len(data) == wanted > HEADER.size:
+                break
+            more = guest.socket.recv(wanted - len(data))
+            if not more:
+                raise ConnectionError("it hung up")
+            data += more
+        message = channel.parse_message(bytes(data[HEADER.size :]))
+        data.clear()
+        match self._heard(guest, message):
+            case Reply(parts, seconds):
+                guest.replies = [memoryview(part) for part in parts]
+                self._watch(guest, "replying", seconds)
+                self._reply(guest)
+            case Work(run):
+                self._start(guest, run)
+
+    def _reply(self, guest: Guest) -> None:
+        while guest.replies:
+            guest.replies[0] = guest.replies[0][guest.socket.send(guest.replies[0]) :]
+            if not guest.replies[0]:
+                del guest.replies[0]
+        self._watch(guest, "listening", max(0.0, guest.deadline - time.monotonic()))
+
+    def _start(self, guest: Guest, run: Callable[[], None] | None) -> None:
+        if run is None:
+            raise AssertionError("nothing to do")
+        self._selector.unregister(guest.socket)
+        guest.stage, guest.resume = "working", None
+        guest.socket.setblocking(True)
+        threading.Thread(target=run, name=f"session {guest.address}", daemon=True).start()
+
+    def _refuse(self, guest: Guest, error: RefusalError) -> None:
+        if guest not in self._guests or guest.stage == "lingering":
+            return
+        with suppress(OSError, ValueError):
+            guest.socket.setblocking(False)
+            guest.socket.send(guest.channel.failure(str(error), later=isinstance(error, LaterError)))
+        self._linger(guest, str(error))
+
+    def _linger(self, guest: Guest, reason: str) -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(guest.socket, socket.SHUT_WR)
+        self._left(guest, reason)
+        self._watch(guest, "lingering", LINGER_SECONDS)
+
+    def _drop(self, guest: Guest, reason: str) -> None:
+        if guest not in self._guests:
+            return
+        del self._guests[guest]
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(guest.socket)
+        guest.channel.close()
+        if guest.stage != "lingering":
+            self._left(guest, reason)
+
+
+def _common_name(certificate: Any) -> str:
+    """The name in a certificate."""
+    parts = (certificate or {}).get("subject", ())
+    return next((str(value) for part in parts for key, value in part if key == "commonName"), "")
+
+
+def raise_limit() -> int:
+    """Raise this process's soft limit of descriptors to the hard one; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(ValueError, OSError):  # not allowed here
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,52 @@
+"""A server's process for attacks: `attacked.py FOLDER` makes pools and keys there, and serves until it is killed."""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
+from deepshare.private.remote.operation import start_logging
+from deepshare.private.remote.server import ModelServer, Network
+from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.runtime.engine import find_engine
+from tests.private.remote.running import POOL, about
+
+SIZE = (3, 8, 8)
+
+
+def network() -> Program:
+    torch.manual_seed(51)
+    return translate(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)), SIZE)
+
+
+def deal(folder: Path, images: int = 4, clients: int = 2) -> Program:
+    """Pools and keys of two clients."""
+    program = network()
+    write_pools(folder, program.outline(), calibrate(program), images, lambda *_: None, clients)
+    make_keys(folder / "keys", ["localhost", "127.0.0.1"], clients)
+    return program
+
+
+def main(folder: Path) -> None:
+    program = deal(folder)
+    start_logging("info", as_json=False)
+    service = ModelServer(
+        engine=find_engine("gateshare"),
+        options=POOL,
+        networks={"network": Network(program, about(program))},
+        tls=tls_of(folder / "keys" / "server"),
+        pools=[folder / "server"],
+    )
+    with service.listen("127.0.0.1", 0) as listening:
+        sys.stdout.write(f"{listening.address}\n")
+        sys.stdout.flush()
+        listening.serve_forever()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
