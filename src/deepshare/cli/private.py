@@ -286,6 +286,51 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
 
 
 @private.command
+def dealer(
+    outline: Path,
+    folder: Path,
+    /,
+    *,
+    listen: str = "127.0.0.1:8444",
+    tls: Path,
+    server: str = "DeepShare server",
+    level: int = 100,
+    images: int = 10_000,
+    log_level: str = "info",
+    log_json: Flag = False,
+) -> None:
+    """Deal lots of gateshare as they are used: to the server and its clients over TLS, each to its owner alone.
+
+    The parties fetch them with private pool fill. What both have is overwritten here. Together with either party the
+    dealer could read everything, so both must trust it.
+
+    Args:
+        outline: File from private outline.
+        folder: Folder for the dealing and for lots on their way; secret.
+        listen: HOST:PORT to listen on.
+        tls: Folder with the certificates of the dealer.
+        server: Name in the server's certificate; all others are clients.
+        level: Number of lots that each client should have.
+        images: Number of images that each client may ever ask.
+        log_level: debug, info, warning or error.
+        log_json: Log a JSON object a line.
+    """
+    from deepshare.private.remote.dealer import DealerService, Dealership
+    from deepshare.private.remote.operation import start_logging
+    from deepshare.private.remote.tls import tls_of
+
+    if level < 1 or images < 1:
+        raise EngineError(f"a level of {level} for {images} images: give at least one each")
+    start_logging(log_level, as_json=log_json)
+    service = DealerService(Dealership(folder, outline, level=level, images=images), listen, tls_of(tls), server)
+    service.journal.info(f"dealing for {server} and its clients on {service.address}")
+    try:
+        service.run()
+    except KeyboardInterrupt:
+        service.journal.info("ended")
+
+
+@private.command
 def keys(
     folder: Path,
     /,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from deepshare.cli.options import Json
+from deepshare.cli.options import Flag, Json
 
 pool = App(name="pool", help="Pools of gateshare: what is left, and adding more.")
 
@@ -44,3 +44,39 @@ def add(folder: Path, new: Path, /) -> None:
     from deepshare.private.engines.gateshare.preprocessing.stock import move_pool
 
     print(f"{move_pool(new, folder)} is there")
+
+
+@pool.command
+def fill(
+    folder: Path,
+    /,
+    *,
+    dealer: str,
+    tls: Path,
+    server: Flag = False,
+    every: float = 5.0,
+    once: Flag = False,
+) -> None:
+    """Fill a pool from a dealer that runs (private dealer), while serve or ask use it.
+
+    Args:
+        folder: The pool; made if it is not there.
+        dealer: HOST:PORT of deepshare private dealer.
+        tls: Folder with the certificates of this party.
+        server: Fill the pool of the server; by default it is a client's.
+        every: Seconds between questions.
+        once: End when the dealer has nothing more; by default go on until interrupted.
+    """
+    from deepshare.private.remote.refill import Refill
+    from deepshare.private.remote.tls import tls_of
+
+    refill = Refill(folder, "server" if server else "client", dealer, tls_of(tls))
+    try:
+        while refill.fill():
+            pass
+        if not once:
+            refill.keep_full(every)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        refill.close()

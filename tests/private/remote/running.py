@@ -97,7 +97,9 @@ def greet(address: str, tls: Tls | None = None) -> Channel:
 def wish(program: Program, pool: Path, images: int = 1) -> dict[str, Any]:
     """A request of a client with a pool."""
     lots = LotPool(pool, "client", program)
-    names = [name.hex() for name in lots.names()[: 2 * images]]
+    lots_fresh = lots.names()
+    lots.close()
+    names = [name.hex() for name in lots_fresh[: 2 * images]]
     digest = outline.digest(program)
     return {"images": images, "outline": digest, "session": lots.session.hex(), "lots": names}
 

@@ -125,6 +125,8 @@ class ModelClient:
     def close(self) -> None:
         """Hang up."""
         self._channel.close()
+        if self._hosted is not None:
+            self._hosted.close()
 
     def check(self, images: Tensor) -> None:
         """Refuse images that do not fit, before anything is sent.

@@ -138,6 +138,9 @@ class HostedClient(Protocol):
             EngineError: Says why.
         """
 
+    def close(self) -> None:
+        """Close its pool."""
+
     def left(self) -> tuple[int, int]:
         """Number of images that its pool is good for, and was good for at first."""
 

@@ -45,7 +45,7 @@ _THREADS = 4
 MOST_CANDIDATES = 600
 
 
-class Dealing:
+class HostedDealing:
     """One dealing of a server: its pool, its masks, and the weights under them."""
 
     def __init__(self, pool: LotPool, program: Program) -> None:
@@ -68,7 +68,7 @@ class SessionHost:
 
     def __init__(self, program: Program, pools: Sequence[Path]) -> None:
         self._program, self._folders = program, pools
-        self.dealings: dict[bytes, Dealing] = {}
+        self.dealings: dict[bytes, HostedDealing] = {}
         self._known: set[Path] = set()
         self._warned: dict[tuple[str, str], float] = {}
         self.refresh()
@@ -108,7 +108,7 @@ class SessionHost:
         return said
 
     def _add(self, folder: Path) -> None:
-        dealing = Dealing(LotPool(folder, "server", self._program), self._program)
+        dealing = HostedDealing(LotPool(folder, "server", self._program), self._program)
         self._known.add(folder)
         self.dealings[dealing.setup.session] = dealing
 
@@ -134,7 +134,7 @@ class SessionHost:
         dealing, _ = self._named(request)
         return HostedSession(self, dealing, channel, self._turns, self._threads)
 
-    def _named(self, request: Mapping[str, Any]) -> tuple[Dealing, list[bytes]]:
+    def _named(self, request: Mapping[str, Any]) -> tuple[HostedDealing, list[bytes]]:
         dealing = self.dealings.get(session_id(dict(request)))
         if dealing is None:
             raise LaterError("this server has no pool of the client's dealing: add it, or ask the server that has")
@@ -145,7 +145,12 @@ class HostedSession:
     """One client's session; see `deepshare.private.runtime.engine.Session`."""
 
     def __init__(
-        self, host: SessionHost, dealing: Dealing, channel: YieldingChannel, turns: threading.Semaphore, threads: int
+        self,
+        host: SessionHost,
+        dealing: HostedDealing,
+        channel: YieldingChannel,
+        turns: threading.Semaphore,
+        threads: int,
     ) -> None:
         self._host, self._dealing, self._channel = host, dealing, channel
         self._turns, self._threads = turns, threads

@@ -47,6 +47,10 @@ class PoolClient:
         self._pool.number_format.check(images)
         self._pool.check(len(images) - sum(len(material.logits) for material in self._prepared))
 
+    def close(self) -> None:
+        """Close its pool."""
+        self._pool.close()
+
     def left(self) -> tuple[int, int]:
         """Images that are left, and that were dealt."""
         return self._pool.left(), self._pool.images

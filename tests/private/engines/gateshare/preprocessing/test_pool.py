@@ -220,6 +220,7 @@ def test_a_mark_is_on_the_disk_when_it_is_made(program: Program, pools: Path) ->
     assert pool._marks._base.execute("PRAGMA synchronous").fetchone() == (2,)
     name = pool.names()[0]
     pool.take(name)
+    wait_for_lots(pools / "server", IMAGES + SPARES - 1)
     # A power cut: nothing but what is in the files now.
     shutil.copytree(pools / "server", pools / "cut")
     assert not LotPool(pools / "cut", "server", program).is_fresh(name)
@@ -227,6 +228,7 @@ def test_a_mark_is_on_the_disk_when_it_is_made(program: Program, pools: Path) ->
     log = pools / "cut" / f"{FILE}-wal"
     other = pool.names()[0]
     pool.take(other)
+    wait_for_lots(pools / "server", IMAGES + SPARES - 2)
     shutil.rmtree(pools / "cut")
     shutil.copytree(pools / "server", pools / "cut")
     os.truncate(log, log.stat().st_size - 100)

@@ -19,14 +19,15 @@ class LotDealer:
 
     Args:
         schedule: Of an outline.
+        secrets: Id and seed of a session that goes on; new ones without.
 
     Attributes:
         id: Of the session.
         seed: Of the masks that hide the weights; for the server.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.id, self.seed = os.urandom(ID_BYTES), fresh_seed()
+    def __init__(self, schedule: Schedule, secrets: tuple[bytes, bytes] | None = None) -> None:
+        self.id, self.seed = secrets or (os.urandom(ID_BYTES), fresh_seed())
         self._schedule = schedule
         self._session = {step.number: step.dealer_session(self.seed) for step in schedule.steps}
 

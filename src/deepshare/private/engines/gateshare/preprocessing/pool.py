@@ -250,19 +250,28 @@ class LotPool:
         return self._folder / LOTS / name.hex()
 
     def _read(self, name: bytes) -> Lot:
-        try:
-            data = np.fromfile(self._path(name), np.uint8)
-        except OSError as error:
-            raise EngineError(f"lot {name.hex()} in {self._folder} cannot be read ({error.strerror})") from error
-        content = data[:-_CHECK_BYTES]
-        whole = len(content) == self._schedule.lot_bytes(1, self._party)
-        if not whole or data[-_CHECK_BYTES:].tobytes() != _check(content.data) or content[:ID_BYTES].tobytes() != name:
-            raise EngineError(f"lot {name.hex()} in {self._folder} is damaged: it will not be used; ask again")
-        pieces, begin = {}, ID_BYTES + SEED_BYTES
-        for piece, size in self._schedule.dealt_bytes(1, self._party).items():
-            pieces[piece] = content[begin : begin + size].copy()  # its numbers aligned
-            begin += size
-        return Lot(name, content[ID_BYTES : ID_BYTES + SEED_BYTES].tobytes(), 1, pieces)
+        return read_lot(self._path(name), self._schedule, self._party)
+
+
+def read_lot(path: Path, steps: Schedule, party: Party) -> Lot:
+    """Read what `write_lot` wrote.
+
+    Raises:
+        EngineError: It is damaged, or not there.
+    """
+    try:
+        data = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise EngineError(f"lot {path} cannot be read ({error.strerror}): it will not be used; ask again") from error
+    content, name = data[:-_CHECK_BYTES], bytes.fromhex(path.name)
+    whole = len(content) == steps.lot_bytes(1, party)
+    if not whole or data[-_CHECK_BYTES:].tobytes() != _check(content.data) or content[:ID_BYTES].tobytes() != name:
+        raise EngineError(f"lot {path} is damaged: it will not be used; ask again")
+    pieces, begin = {}, ID_BYTES + SEED_BYTES
+    for piece, size in steps.dealt_bytes(1, party).items():
+        pieces[piece] = content[begin : begin + size].copy()  # its numbers aligned
+        begin += size
+    return Lot(name, content[ID_BYTES : ID_BYTES + SEED_BYTES].tobytes(), 1, pieces)
 
 
 def check_party(folder: Path, party: Party) -> dict[str, str]:

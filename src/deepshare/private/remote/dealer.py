@@ -1,0 +1,203 @@
+"""A dealer that runs: hands lots to a server and to its clients over TLS, each to its owner alone.
+
+Both parties connect to the dealer, each with its certificate, whose name says who it is, and ask now and then:
+
+    party:  {"protocol", "role"}    dealer: {"outline", "numbers", "session", "owner", "images"}, for the server "seed"
+    party:  {"have"}                dealer: {"lots"}, then each lot; the party says {"got"} when it is on its disk
+
+A half of a lot stays in the dealer's folder until its owner has it, and is overwritten then. A client gets its half
+after the server has the other, so that it never names a lot which the server does not know. Killed at any point, each
+of the three goes on where it was: halves are sent again, and whoever has one already only says so. The dealer takes no
+part in inferences and sees nothing of them.
+"""
+
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deepshare.errors import EngineError
+from deepshare.files import sync_folder, write_atomically
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party
+from deepshare.private.engines.gateshare.main import begin
+from deepshare.private.engines.gateshare.preprocessing import network_file
+from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
+from deepshare.private.engines.gateshare.preprocessing.pool import LOTS, overwrite, read_lot, write_lot
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
+from deepshare.private.engines.gateshare.protocols.schedule import send_lot
+from deepshare.private.ir import outline
+from deepshare.private.remote.front_door import FrontDoor, Guest, Reply, Work
+from deepshare.private.remote.journal import Journal
+from deepshare.private.transport.channel import Channel, PeerError, RefusalError
+from deepshare.private.transport.tls import Tls
+
+PROTOCOL = 1
+IDLE_SECONDS = 60.0
+# Lots for one client at a time, so that others get theirs meanwhile.
+MOST_AT_ONCE = 16
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+
+
+class Dealership:
+    """What a dealer has on disk: its dealing, and halves of lots that their owners do not have yet.
+
+    Args:
+        folder: For all of it.
+        network: File of `private outline`.
+        level: Lots that each client should have.
+        images: Images that each client may ever ask.
+
+    Raises:
+        EngineError: The folder is of another network, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, network: Path, *, level: int, images: int) -> None:
+        self.program, self.number_format = network_file.read(network)
+        self.steps = schedule(self.program, self.number_format)
+        self._folder, self._level, self.images = folder, level, images
+        self._most = images + spare_lots(self.steps, images)
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.dealer = LotDealer(self.steps, self._secrets(folder / "dealing.json"))
+        except OSError as error:
+            raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
+
+    def _secrets(self, path: Path) -> tuple[bytes, bytes]:
+        digest = outline.digest(self.program)
+        if not path.exists():
+            session, seed = os.urandom(ID_BYTES), os.urandom(SEED_BYTES)
+            about = {"outline": digest, "session": session.hex(), "seed": seed.hex()}
+            write_atomically(path, json.dumps(about).encode(), 0o600)
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if about["outline"] != digest:
+            raise EngineError(f"{self._folder} is the dealer's folder of another network: give another")
+        return bytes.fromhex(about["session"]), bytes.fromhex(about["seed"])
+
+    def waiting(self, role: Party, name: str) -> Iterator[tuple[str, Path]]:
+        """Halves for a party: their owners and files. The server's are those of all clients."""
+        for owner in sorted(path.name for path in (self._folder / "server").glob("*")) if role == "server" else [name]:
+            for path in sorted((self._half(role, owner) / LOTS).glob("*")):
+                held = self._half("server", owner) / LOTS / path.name
+                if len(path.name) == 2 * ID_BYTES and (role == "server" or not held.exists()):
+                    yield owner, path
+
+    def deal(self, name: str, have: int) -> None:
+        """Deal for a client until it has its level, with all that is under way, and no more than it may ever have."""
+        with self._lock:
+            count = self._folder / "client" / name / "dealt"
+            for role in ("server", "client"):
+                (self._folder / role / name / LOTS).mkdir(parents=True, exist_ok=True, mode=0o700)
+            dealt = int(count.read_text()) if count.exists() else 0
+            under_way = len(list((self._half("client", name) / LOTS).glob("*")))
+            for number in range(min(self._level - have - under_way, self._most - dealt, MOST_AT_ONCE)):
+                write_atomically(count, str(dealt + number + 1).encode(), 0o600)
+                for_server, for_client = self.dealer.deal(1)
+                # The server's first: a client's half alone would never be of use.
+                write_lot(self._half("server", name), self.steps, for_server, "server")
+                sync_folder(self._half("server", name) / LOTS)
+                write_lot(self._half("client", name), self.steps, for_client, "client")
+
+    def read(self, role: Party, path: Path) -> Lot:
+        """A half that waits."""
+        return read_lot(path, self.steps, role)
+
+    def _half(self, role: Party, owner: str) -> Path:
+        return self._folder / role / owner
+
+
+class DealerService:
+    """A dealer with an open port; `run` serves parties until `stop`.
+
+    Args:
+        dealership: Its lots.
+        address: HOST:PORT to listen on.
+        tls: Certificates.
+        server: Name in the certificate of the server.
+    """
+
+    def __init__(self, dealership: Dealership, address: str, tls: Tls, server: str) -> None:
+        self._dealership, self._server, self.journal = dealership, server, Journal()
+        host, _, port = address.rpartition(":")
+        try:
+            listener = socket.create_server((host, int(port)), backlog=64)
+        except (OSError, ValueError, OverflowError) as error:
+            raise EngineError(f"cannot listen on {address} ({error}): give another --listen HOST:PORT") from error
+        self.address = ":".join(map(str, listener.getsockname()[:2]))
+        self._door = FrontDoor(
+            listener,
+            tls.server_context(),
+            heard=self._heard,
+            left=self._left,
+            make_channel=lambda connection: Channel(connection, "party"),
+        )
+
+    def run(self) -> None:
+        """Serve parties until `stop`."""
+        self._door.run()
+
+    def stop(self) -> None:
+        """End; from any thread."""
+        self._door.stop()
+
+    def _left(self, guest: Guest, reason: str) -> None:
+        if reason:
+            self.journal.refused(guest.who, "stranger" if guest.state is None else "gone", reason)
+
+    def _heard(self, guest: Guest, message: dict[str, Any]) -> Reply | Work:
+        if guest.state is None:
+            return self._greet(guest, message)
+        have = message.get("have")
+        if type(have) is not int or not 0 <= have < 1 << 32:
+            raise RefusalError("say how many lots you have")
+        return Work(lambda: self._serve(guest, have))
+
+    def _greet(self, guest: Guest, hello: dict[str, Any]) -> Reply:
+        role = hello.get("role")
+        if hello.get("protocol") != PROTOCOL or role not in ("server", "client"):
+            raise RefusalError("this dealer speaks another protocol: install the same deepshare")
+        if (role == "server") != (guest.name == self._server) or not _NAME.fullmatch(guest.name):
+            raise RefusalError("your certificate is not that of a client, or of the server, of this dealer")
+        guest.state = role
+        one = self._dealership
+        said = {
+            "outline": outline.dump(one.program),
+            "numbers": one.number_format.dump(),
+            "session": one.dealer.id.hex(),
+            "owner": guest.name,
+            "images": one.images,
+        }
+        body = json.dumps(said | ({"seed": one.dealer.seed.hex()} if role == "server" else {})).encode()
+        reply = Reply((guest.channel.message_header(len(body)), body), IDLE_SECONDS)
+        begin(one.dealer.id, one.steps, guest.channel)
+        return reply
+
+    def _serve(self, guest: Guest, have: int) -> None:
+        """Send a party what waits for it; in a thread."""
+        role: Party = guest.state
+        one, channel = self._dealership, guest.channel
+        try:
+            if role == "client":
+                one.deal(guest.name, have)
+            halves = list(one.waiting(role, guest.name))[:MOST_AT_ONCE]
+            channel.send_message({"lots": len(halves)})
+            for owner, path in halves:
+                channel.send_message({"owner": owner, "images": one.images})
+                send_lot(channel, one.steps, one.read(role, path), role)
+                if channel.receive_message().get("got") != path.name:
+                    raise RefusalError("a lot was not confirmed: ask again")
+                overwrite(path)
+            self._door.listen_to(guest, IDLE_SECONDS)
+        except RefusalError as error:
+            self._door.refuse(guest, error)
+        except (PeerError, ConnectionError):
+            self._door.leave(guest)
+        except Exception as error:
+            self.journal.failed(guest.who, error)
+            self._door.refuse(guest, RefusalError("the dealer failed, and its log says why: ask again"))

@@ -1,0 +1,183 @@
+"""A dealer that runs, its server and two clients over TLS, each killed at random points."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.lot import Party
+from deepshare.private.engines.gateshare.preprocessing import network_file
+from deepshare.private.engines.gateshare.preprocessing.pool import LOTS, LotPool
+from deepshare.private.ir.program import Program
+from deepshare.private.remote.client import connected
+from deepshare.private.remote.dealer import DealerService, Dealership
+from deepshare.private.remote.refill import Refill
+from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.runtime.party import free_ports
+from tests.private.remote.attacked import SIZE, network
+from tests.private.remote.running import Running, server
+
+ROOT = Path(__file__).parents[3]
+SERVER = "DeepShare server"
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return network()
+
+
+@pytest.fixture
+def folder(program: Program, tmp_path: Path) -> Path:
+    network_file.write(tmp_path / "network.json", program)
+    make_keys(tmp_path / "keys", ["127.0.0.1"], 2)
+    return tmp_path
+
+
+class Dealing:
+    """A dealer in this process."""
+
+    def __init__(self, folder: Path, level: int = 6, images: int = 8) -> None:
+        dealership = Dealership(folder / "dealer", folder / "network.json", level=level, images=images)
+        self.service = DealerService(dealership, "127.0.0.1:0", tls_of(folder / "keys" / "server"), SERVER)
+        self.thread = threading.Thread(target=self.service.run, daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.service.stop()
+        self.thread.join(20)
+
+
+@pytest.fixture
+def dealing(folder: Path) -> Iterator[Dealing]:
+    found = Dealing(folder)
+    yield found
+    found.stop()
+
+
+def refill(folder: Path, name: str, address: str) -> Refill:
+    party: Party = "server" if name == "server" else "client"
+    return Refill(folder / "pools" / name, party, address, tls_of(folder / "keys" / name))
+
+
+def fill(folder: Path, name: str, address: str) -> int:
+    with closing(refill(folder, name, address)) as one:
+        return one.fill()
+
+
+def names(folder: Path, name: str, program: Program) -> set[bytes]:
+    return set(LotPool(folder / "pools" / name, "server" if name == "server" else "client", program).names())
+
+
+def test_lots_reach_their_owners_alone_and_serve(folder: Path, dealing: Dealing, program: Program) -> None:
+    address = dealing.service.address
+    assert fill(folder, "client-1", address) == 0  # the server does not have the other halves yet
+    assert fill(folder, "server", address) == 6
+    assert fill(folder, "client-1", address) == 6
+    fill(folder, "client-2", address)
+    fill(folder, "server", address)
+    fill(folder, "client-2", address)
+    mine = [names(folder, name, program) for name in ("client-1", "client-2")]
+    assert mine[0].isdisjoint(mine[1]) and names(folder, "server", program) == mine[0] | mine[1]
+    assert not list((folder / "dealer").rglob(f"{LOTS}/*"))  # nothing is held longer than needed
+    running = Running(program, folder / "keys", pools=[folder / "pools" / "server"])
+    try:
+        tls, images = tls_of(folder / "keys" / "client-1"), torch.randn(5, *SIZE)
+        with connected(server(running.address, folder / "pools" / "client-1", tls)) as client:
+            logits = client.ask(images).logits
+            assert float((logits - program.evaluate(images)).abs().max()) < 2.0**-4
+            for name in ("client-1", "server", "client-1"):  # more, while both are at work
+                fill(folder, name, address)
+            client.ask(images[:3])
+            with pytest.raises(EngineError, match="the pool is good for 0 more"):
+                client.ask(images[:1])
+    finally:
+        running.stop()
+
+
+def test_whoever_is_not_the_server_gets_no_half_of_it(folder: Path, dealing: Dealing) -> None:
+    with pytest.raises(EngineError, match="your certificate is not that of a client, or of the server"):
+        Refill(folder / "x", "server", dealing.service.address, tls_of(folder / "keys" / "client-1"))
+    with pytest.raises(EngineError, match="your certificate is not that of a client, or of the server"):
+        Refill(folder / "x", "client", dealing.service.address, tls_of(folder / "keys" / "server"))
+    make_keys(folder / "foreign", ["127.0.0.1"])
+    with pytest.raises(EngineError):
+        Refill(folder / "x", "client", dealing.service.address, tls_of(folder / "foreign" / "client"))
+
+
+def test_two_dealings_do_not_mix(folder: Path, dealing: Dealing) -> None:
+    fill(folder, "client-1", dealing.service.address)
+    os.rename(folder / "dealer", folder / "old")  # noqa: PTH104 - under the running one's feet
+    other = Dealing(folder)
+    try:
+        with pytest.raises(EngineError, match="is of another dealing"):
+            fill(folder, "client-1", other.service.address)
+    finally:
+        other.stop()
+
+
+KEEP = """
+import sys
+from pathlib import Path
+from deepshare.private.remote.refill import Refill
+from deepshare.private.remote.tls import tls_of
+folder, name, address = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+party = "server" if name == "server" else "client"
+Refill(folder / "pools" / name, party, address, tls_of(folder / "keys" / name)).keep_full(0.05)
+"""
+
+DEAL = """
+import sys
+from pathlib import Path
+from deepshare.private.remote.dealer import Dealership, DealerService
+from deepshare.private.remote.tls import tls_of
+folder, address = Path(sys.argv[1]), sys.argv[2]
+dealership = Dealership(folder / "dealer", folder / "network.json", level=40, images=40)
+DealerService(dealership, address, tls_of(folder / "keys" / "server"), "DeepShare server").run()
+"""
+
+
+@pytest.mark.slow
+def test_each_of_the_three_is_killed_and_goes_on(folder: Path, program: Program) -> None:
+    """kill -9 at random points: in the end both sides have the same lots, each once, and nothing is left behind."""
+    address = f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
+    scripts = {"dealer": (DEAL, address), "server": (KEEP, "server", address), "client-1": (KEEP, "client-1", address)}
+
+    def start(name: str) -> "subprocess.Popen[bytes]":
+        code, *arguments = scripts[name]
+        command = [sys.executable, "-c", code, str(folder), *arguments]
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": f"{ROOT}/src"}, stderr=subprocess.DEVNULL)
+
+    processes = {name: start(name) for name in scripts}
+    drawn = random.Random(7)
+    try:
+        for _ in range(12):
+            time.sleep(drawn.uniform(1.0, 6.0))
+            processes[drawn.choice(list(scripts))].kill()
+            for name, process in processes.items():
+                time.sleep(0.1)
+                if process.poll() is not None:  # killed, or a party whose dealer was
+                    processes[name] = start(name)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    dealing = Dealing(folder, level=40, images=40)
+    try:
+        for _ in range(6):
+            for name in ("client-1", "server"):
+                with suppress(EngineError):
+                    fill(folder, name, dealing.service.address)
+    finally:
+        dealing.stop()
+    assert names(folder, "client-1", program) == names(folder, "server", program)
+    assert len(names(folder, "server", program)) >= 40
+    assert not list((folder / "dealer").rglob(f"{LOTS}/*"))

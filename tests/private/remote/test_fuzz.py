@@ -1,0 +1,141 @@
+"""Mutated frames: through the parser alone, and through real sessions of a server, which goes on."""
+
+import json
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
+from deepshare.private.ir.program import Program
+from deepshare.private.remote.client import connected
+from deepshare.private.transport.channel import HEADER, MESSAGE, Channel
+from tests.private.remote.attacked import SIZE, network
+from tests.private.remote.running import Running, greet, server, wish
+
+FEW, MANY = 20_000, 1_000_000
+FEW_SESSIONS, MANY_SESSIONS = 150, 10_000
+
+
+class Script(socket.socket):
+    """A socket from which prepared bytes come, and then the end."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(socket.AF_UNIX)
+        self._data, self._at = data, 0
+
+    def settimeout(self, value: float | None) -> None:
+        """It never waits."""
+
+    def recv_into(self, buffer: memoryview, *_: int) -> int:  # type: ignore[override]
+        piece = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+def mutated(data: bytes, drawn: random.Random) -> bytes:
+    """Bytes of which some are others, missing, twice there, or extremes."""
+    result = bytearray(data)
+    for _ in range(drawn.randint(1, 4)):
+        at = drawn.randrange(len(result) + 1)
+        match drawn.randrange(5):
+            case 0 if at < len(result):
+                result[at] = drawn.randrange(256)
+            case 1:
+                del result[at : at + drawn.randint(1, 40)]
+            case 2:
+                result[at:at] = drawn.randbytes(drawn.randint(1, 40))
+            case 3:
+                result[at : at + 8] = b"\xff" * 8
+            case _:
+                result[at:at] = result[at : at + 64]
+    return bytes(result)
+
+
+def frames() -> bytes:
+    """A message, and payload of 64 bytes for step 3."""
+    body = json.dumps({"images": 1, "lots": ["ab" * 16], "session": "cd" * 16}).encode()
+    message = HEADER.pack(bytes(16), 0, MESSAGE, len(body)) + body
+    return message + HEADER.pack(bytes(16), 1, 3, 64) + bytes(range(64))
+
+
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+def test_mutated_frames_through_the_parser(count: int) -> None:
+    drawn, whole, passed = random.Random(3), frames(), 0
+    for _ in range(count):
+        with Script(mutated(whole, drawn)) as end:
+            channel = Channel(end, "client")
+            with suppress(EngineError, ConnectionError):  # whatever else it raises is a fault
+                assert isinstance(channel.receive_message(), dict)
+                assert len(channel.receive(3, 64)) == 64
+                passed += 1
+    assert 0 < passed < count / 2
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return network()
+
+
+@pytest.fixture(scope="module")
+def pools(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fuzz")
+    write_pools(folder, program.outline(), calibrate(program), 30, lambda *_: None, 2)
+    return folder
+
+
+@pytest.fixture
+def running(program: Program, pools: Path) -> Iterator[Running]:
+    service = Running(program, pools=[pools / "server"])
+    yield service
+    service.stop()
+
+
+@pytest.mark.parametrize("count", [FEW_SESSIONS, pytest.param(MANY_SESSIONS, marks=pytest.mark.slow)])
+def test_mutated_frames_through_real_sessions(running: Running, program: Program, pools: Path, count: int) -> None:
+    """Hello, request, or what follows is mutated; in between genuine clients are answered, and nothing is left."""
+    drawn, host, port = random.Random(5), *running.address.split(":")
+    request = json.dumps(wish(program, pools / "client-1")).encode()
+    hello = json.dumps({"protocol": 3}).encode()
+    follows = json.dumps({"offsets": True}).encode()
+    before, opened = threading.active_count(), descriptors()
+    for number in range(count):
+        if number % max(50, count // 20) == 0:
+            with connected(server(running.address, pools / "client-2")) as client:
+                assert client.ask(torch.randn(1, *SIZE)).logits.shape == (1, 5)
+        if number % 3 == 0:
+            with socket.create_connection((host, int(port)), 20) as raw, suppress(OSError):
+                raw.sendall(mutated(HEADER.pack(bytes(16), 0, MESSAGE, len(hello)) + hello, drawn))
+            continue
+        channel = greet(running.address)
+        with suppress(OSError, EngineError):
+            if number % 3 == 1:
+                channel.connection.sendall(mutated(HEADER.pack(bytes(16), 1, MESSAGE, len(request)) + request, drawn))
+            else:
+                channel.send_message(json.loads(request))
+                session = bytes.fromhex(channel.receive_message()["session"])
+                channel.connection.sendall(
+                    mutated(HEADER.pack(session, 2, MESSAGE, len(follows)) + follows + drawn.randbytes(200), drawn)
+                )
+        channel.close()
+    with connected(server(running.address, pools / "client-2")) as client:
+        assert client.ask(torch.randn(1, *SIZE)).logits.shape == (1, 5)
+    for _ in range(200):
+        if threading.active_count() <= before + 1 and descriptors() <= opened + 4:
+            break
+        threading.Event().wait(0.1)
+    assert running.listening.sessions == 0
+    assert threading.active_count() <= before + 1 and descriptors() <= opened + 4
+    assert not any("its part failed" in line for line in running.said)
