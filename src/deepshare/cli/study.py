@@ -51,7 +51,7 @@ def xor(*, seeds: int = 64, epochs: int = 5_000, out: Path = Path("runs/xor"), a
     from deepshare.study.xor.figure import save
 
     save(result, out, f"deepshare study xor --seeds {seeds} --epochs {epochs} --out {out}")
-    tell(f"{result}\n{result.seconds:.0f} s", out, "xor", as_json)
+    print_result(f"{result}\n{result.seconds:.0f} s", out, "xor", as_json)
 
 
 @study.command
@@ -69,7 +69,7 @@ def boundaries(*, out: Path = Path("runs/boundaries"), as_json: Json = False) ->
     from deepshare.study.boundary.figure import as_table, save
 
     save(out, f"deepshare study boundaries --out {out}")
-    tell(as_table(), out, "boundaries", as_json)
+    print_result(as_table(), out, "boundaries", as_json)
 
 
 @study.command
@@ -88,7 +88,7 @@ def published(*, out: Path = Path("runs/published"), as_json: Json = False) -> N
 
     found = panels()
     save(found, out, f"deepshare study published --out {out}")
-    tell(as_table(found), out, "published", as_json)
+    print_result(as_table(found), out, "published", as_json)
 
 
 @study.command
@@ -124,7 +124,7 @@ def dimension(
     from deepshare.study.dimension.figure import save
 
     save(result, folder, command_of("dimension", run, "--samples", samples), str(run))
-    tell(str(result), folder, "dimension", as_json)
+    print_result(str(result), folder, "dimension", as_json)
 
 
 @study.command(usage="Usage: deepshare study affine [OPTIONS] RUN [OTHER]")
@@ -148,7 +148,7 @@ def affine(run: RunDir, other: Path | None = None, /, *, out: Out = None, as_jso
     from deepshare.study.affine.figure import save
 
     save(networks, folder, command_of("affine", *runs))
-    tell("\n\n".join(map(str, networks)), folder, "affine", as_json)
+    print_result("\n\n".join(map(str, networks)), folder, "affine", as_json)
 
 
 @study.command(usage="Usage: deepshare study scenes [OPTIONS] RUN...")
@@ -176,7 +176,7 @@ def scenes(
     from deepshare.study.scenes.figure import save
 
     save(found, folder, command_of("scenes", *runs, "--samples", samples))
-    tell(str(found), folder, "scenes", as_json)
+    print_result(str(found), folder, "scenes", as_json)
 
 
 def command_of(*words: object) -> str:
@@ -184,7 +184,7 @@ def command_of(*words: object) -> str:
     return shlex.join(["deepshare", "study", *map(str, words)])
 
 
-def tell(text: str, folder: Path, name: str, as_json: bool) -> None:
+def print_result(text: str, folder: Path, name: str, as_json: bool) -> None:
     """Print the result, or the JSON file that was written with it."""
     print((folder / f"{name}.json").read_text() if as_json else f"{text}\ndrawn in {folder}/{name}.svg")
 

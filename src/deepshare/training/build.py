@@ -25,13 +25,13 @@ from deepshare.training.shared_models import unshared
 from deepshare.zoo.names import build as build_network
 
 
-def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
+def plain_network(recipe: Recipe, role: str, note: Callable[[str], None] | None = None) -> nn.Module:
     """Build the network that a recipe names for a role; its random weights depend on the seed and on the role.
 
     Args:
         recipe: Recipe with the network, and its start weights if there are any.
         role: Role of the network, such as teacher or plain.
-        tell: Called with a message if start weights leave a part of the network random.
+        note: Called with a message if start weights leave a part of the network random.
     """
     wanted = recipe.model_of(role)
     with torch.random.fork_rng(devices=[]):
@@ -39,8 +39,8 @@ def plain_network(recipe: Recipe, role: str, tell: Callable[[str], None] | None 
         model = build(wanted)
     if wanted.weights:
         left = start_from(model, Path(wanted.weights), wanted.num_classes)
-        if left and tell:
-            tell(f"weights from {wanted.weights}; still random: {', '.join(left)}")
+        if left and note:
+            note(f"weights from {wanted.weights}; still random: {', '.join(left)}")
     return model
 
 

@@ -246,10 +246,10 @@ class Networks:
         """Run a check in all processes before any continues."""
         return on_all_ranks(self.context.fabric, check)
 
-    def base(self, role: str, tell: Callable[[str], None] | None = None) -> nn.Module:
+    def base(self, role: str, note: Callable[[str], None] | None = None) -> nn.Module:
         """Return the plain network of a role before training."""
         if self.given is None or self.recipe.model_of(role) != self.recipe.model:
-            return plain_network(self.recipe, role, tell)
+            return plain_network(self.recipe, role, note)
         return unshared(self.given)
 
     def start(self) -> nn.Module:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.lot import Party
+from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.preprocessing import network_file
 from deepshare.private.engines.gateshare.preprocessing.pool import LOTS, LotPool
 from deepshare.private.ir.program import Program
@@ -64,7 +64,7 @@ def dealing(folder: Path) -> Iterator[Dealing]:
 
 
 def refill(folder: Path, name: str, address: str) -> Refill:
-    party: Party = "server" if name == "server" else "client"
+    party: Holder = "server" if name == "server" else "client"
     return Refill(folder / "pools" / name, party, address, tls_of(folder / "keys" / name))
 
 

@@ -27,7 +27,7 @@ from deepshare.private.ir.program import (
     Reshape,
 )
 
-Pair = int | Sequence[int]
+IntOrPair = int | Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def handles(*functions: str, several: bool = False) -> Callable[[Handler], Handl
     return register
 
 
-def _pair(value: Pair) -> tuple[int, int]:
+def _pair(value: IntOrPair) -> tuple[int, int]:
     if isinstance(value, int):
         return value, value
     first, second = value if len(value) == 2 else (value[0], value[0])
@@ -88,9 +88,9 @@ def _conv2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair | str = 0,
-    dilation: Pair = 1,
+    stride: IntOrPair = 1,
+    padding: IntOrPair | str = 0,
+    dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Operation:
     dilations = _pair(dilation)
@@ -195,9 +195,9 @@ def _mean(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = Fals
 def _avg_pool2d(
     call: TracedCall,
     input: Tensor,
-    kernel_size: Pair,
-    stride: Pair | None = None,
-    padding: Pair = 0,
+    kernel_size: IntOrPair,
+    stride: IntOrPair | None = None,
+    padding: IntOrPair = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -288,10 +288,10 @@ def _expand(call: TracedCall, input: Tensor, *_: Any) -> Operation:
 def _max_pool2d(
     call: TracedCall,
     input: Tensor,
-    kernel_size: Pair,
-    stride: Pair | None = None,
-    padding: Pair = 0,
-    dilation: Pair = 1,
+    kernel_size: IntOrPair,
+    stride: IntOrPair | None = None,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Operation:

@@ -17,6 +17,7 @@ from torch import Tensor
 from deepshare.private.ir.patches import count_cells, sums
 
 Gates = dict[int, Tensor]
+Shape = tuple[int, ...]  # without the batch
 """Open gates of an evaluation in the clear, by the number of their leader."""
 
 

@@ -24,7 +24,7 @@ from deepshare.errors import EngineError
 from deepshare.files import sync_folder, write_atomically
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot
 from deepshare.private.engines.gateshare.main import begin
 from deepshare.private.engines.gateshare.preprocessing import network_file
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
@@ -80,7 +80,7 @@ class Dealership:
             raise EngineError(f"{self._folder} is the dealer's folder of another network: give another")
         return bytes.fromhex(about["session"]), bytes.fromhex(about["seed"])
 
-    def waiting(self, role: Party, name: str) -> Iterator[tuple[str, Path]]:
+    def waiting(self, role: Holder, name: str) -> Iterator[tuple[str, Path]]:
         """Halves for a party: their owners and files. The server's are those of all clients."""
         for owner in sorted(path.name for path in (self._folder / "server").glob("*")) if role == "server" else [name]:
             for path in sorted((self._half(role, owner) / LOTS).glob("*")):
@@ -104,11 +104,11 @@ class Dealership:
                 sync_folder(self._half("server", name) / LOTS)
                 write_lot(self._half("client", name), self.steps, for_client, "client")
 
-    def read(self, role: Party, path: Path) -> Lot:
+    def read(self, role: Holder, path: Path) -> Lot:
         """A half that waits."""
         return read_lot(path, self.steps, role)
 
-    def _half(self, role: Party, owner: str) -> Path:
+    def _half(self, role: Holder, owner: str) -> Path:
         return self._folder / role / owner
 
 
@@ -180,7 +180,7 @@ class DealerService:
 
     def _serve(self, guest: Guest, have: int) -> None:
         """Send a party what waits for it; in a thread."""
-        role: Party = guest.state
+        role: Holder = guest.state
         one, channel = self._dealership, guest.channel
         try:
             if role == "client":

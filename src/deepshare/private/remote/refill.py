@@ -10,7 +10,7 @@ from deepshare.files import sync_folder
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.lot import Party
+from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.main import begin, session_id
 from deepshare.private.engines.gateshare.preprocessing.marks import FILE, Marks
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, LOTS, check_party, write_about, write_lot
@@ -35,7 +35,7 @@ class Refill:
         EngineError: The dealer is not there, or the pool is of another dealing.
     """
 
-    def __init__(self, pool: Path, party: Party, dealer: str, tls: Tls) -> None:
+    def __init__(self, pool: Path, party: Holder, dealer: str, tls: Tls) -> None:
         self._pool, self._party = pool, party
         try:
             self._channel = reach(dealer, "dealer", tls)

@@ -63,21 +63,21 @@ class PartyError(EngineError):
         self.role, self.reason = role, reason
 
 
-def attempt(run: Callable[[Callable[[], None]], Outcome], tell: Callable[[str, Any], None]) -> None:
-    """Run one party's part, and tell its progress and its end.
+def attempt(run: Callable[[Callable[[], None]], Outcome], report: Callable[[str, Any], None]) -> None:
+    """Run one party's part, and report its progress and its end.
 
     Args:
         run: The part; it gets the function to call once the parties are connected.
-        tell: Takes the kind and the value of an event.
+        report: Takes the kind and the value of an event.
     """
     try:
-        tell("done", run(lambda: tell("ready", None)))
+        report("done", run(lambda: report("ready", None)))
     except DeepShareError as error:
-        tell("refused", str(error))
+        report("refused", str(error))
     except ConnectionError as error:
-        tell("lost", f"{type(error).__name__}: {reason(error)}")
+        report("lost", f"{type(error).__name__}: {reason(error)}")
     except Exception as error:
-        tell("failed", f"{type(error).__name__}: {reason(error)}")
+        report("failed", f"{type(error).__name__}: {reason(error)}")
 
 
 class _Piped(Protocol):
@@ -174,11 +174,11 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
-    def tell(kind: str, value: Any) -> None:
+    def report(kind: str, value: Any) -> None:
         pickle.dump((kind, value), answers)
         answers.flush()
 
-    attempt(lambda ready: find_engine(engine).run(task, ready), tell)
+    attempt(lambda ready: find_engine(engine).run(task, ready), report)
     os._exit(0)  # libraries that wait for their peers at exit would wait for ever
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, Messages
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.lot import Lot, Party
+from deepshare.private.engines.gateshare.lot import Holder, Lot
 from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
 from deepshare.private.ir.program import Program
 from deepshare.private.transport.channel import Channel
@@ -19,7 +19,7 @@ from deepshare.private.transport.duplex import Duplex
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
 from tests.private.engines.gateshare.trial import Trial
 
-PARTIES: tuple[Party, Party] = ("server", "client")
+PARTIES: tuple[Holder, Holder] = ("server", "client")
 OPEN = "in the open"
 
 
@@ -65,14 +65,14 @@ class TwoPartyTrial(Trial):
         made: By party, the bytes of that.
     """
 
-    said: dict[Party, list[bytes]]
-    made: dict[Party, int]
+    said: dict[Holder, list[bytes]]
+    made: dict[Holder, int]
 
     def __init__(self, program: Program, number_format: NumberFormat | None = None) -> None:
         super().__init__(program, number_format, dealt=False)
 
     def lots(self, images: int) -> tuple[Lot, Lot]:
-        def make(party: Party, channel: Channel) -> tuple[Lot, list[bytes]]:
+        def make(party: Holder, channel: Channel) -> tuple[Lot, list[bytes]]:
             maker = LotMaker.begin(self.schedule if party == "server" else self.public, party, channel)
             assert isinstance(maker._duplex, Told)
             maker._duplex.said.clear()

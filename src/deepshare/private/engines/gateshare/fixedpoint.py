@@ -142,7 +142,7 @@ def calibrate(program: Program, samples: Tensor | None = None) -> NumberFormat:
     for operation, value in zip(program.operations, largest, strict=True):
         ranges.append(range_bits(value))
         if ranges[-1] > MOST_BITS:
-            cure = _CURE if samples is None and _curved(program) else "train with BatchNorm"
+            cure = _CURE if samples is None and _has_square(program) else "train with BatchNorm"
             raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: {cure}")
     finer = 0 if _heavy(program) else _finer(program, ranges)
     return NumberFormat(tuple(bits + finer for bits in ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
@@ -160,7 +160,7 @@ def _finer(program: Program, ranges: list[int]) -> int:
 
     What rounding of squares tells is hidden by the noise of large networks only: it would not be finer.
     """
-    if _curved(program):
+    if _has_square(program):
         return 0
     shares = sum(
         2.0 ** (1 + bits - MARGIN) * operation.elements
@@ -170,7 +170,7 @@ def _finer(program: Program, ranges: list[int]) -> int:
     return _FINER if shares * 2.0 ** (WEIGHT + 2 * _FINER - 64) <= _MOST_LOST else 0
 
 
-def _curved(program: Program) -> bool:
+def _has_square(program: Program) -> bool:
     return any(isinstance(op, GatedActivation) and op.square is not None for op in program.operations)
 
 

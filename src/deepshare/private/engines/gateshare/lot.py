@@ -17,7 +17,7 @@ from deepshare.private.engines.gateshare.crypto.ring import coins, derive, expan
 
 ID_BYTES = 16
 
-Party = Literal["server", "client"]
+Holder = Literal["server", "client"]
 Piece = tuple[int, str]
 """A tensor of a lot by the step that uses it and by its name. Names label masks too: they are part of the format."""
 

@@ -19,7 +19,7 @@ from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Party
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder
 from deepshare.private.engines.gateshare.preprocessing.dealer import (
     ClientLotsFromDealer,
     LotDealer,
@@ -73,7 +73,7 @@ def _run_server(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: 
     ready()
     setup = server_setup(origin, task.program)
     server = ServerParty(setup.schedule, setup.seed)
-    return serve(task.count, client, setup, server, server.masked_weights())
+    return answer_client(task.count, client, setup, server, server.masked_weights())
 
 
 def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: bool) -> Outcome:
@@ -132,7 +132,7 @@ def _parties(task: Task, stack: ExitStack) -> tuple[Channel, Channel]:
     return found["server"], found["client"]
 
 
-def _origin(task: Task, stack: ExitStack, party: Party) -> Origin:
+def _origin(task: Task, stack: ExitStack, party: Holder) -> Origin:
     """The party's pool, or a connection to the dealer."""
     if (pool := task.extras.get("pool")) is not None:
         return LotPool(pool, party, task.program)
@@ -177,14 +177,14 @@ def server_setup(origin: Origin, program: Program) -> SessionSetup:
     return SessionSetup(steps, session, seed, ServerLotsFromDealer(steps, origin))
 
 
-def serve(
+def answer_client(
     count: int,
     client: Channel,
     setup: SessionSetup,
     server: ServerParty,
     masked_weights: Iterable[tuple[int, list[Tensor]]],
 ) -> Outcome:
-    """Serve one client that is connected.
+    """Answer one client that is connected.
 
     Args:
         count: How many images it will ask.
@@ -196,6 +196,7 @@ def serve(
     steps, meter = setup.schedule, PartyMeter([client], "server_bytes")
     client.send_message(offer(steps.program, steps.number_format) | {"session": setup.session.hex()})
     begin(setup.session, steps, client)
+    # "offsets" is what masked weights are called on the wire: parties of earlier releases say so.
     wanted = steps.dealt and client.receive_message().get("offsets")
     for number, masked in masked_weights:
         if wanted:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from deepshare.private.engines.spu.cheetah import Triples
+from deepshare.private.ir.program import Shape
 from deepshare.private.runtime.engine import Part
 
 if TYPE_CHECKING:
     from jax import Array
 
-Shape = tuple[int, ...]
 Keep = Callable[["Array"], "Array"]
 """Marks a factor of two products, which has to be opened only once."""
 

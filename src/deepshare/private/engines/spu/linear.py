@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from deepshare.private.engines.spu import cheetah
-from deepshare.private.engines.spu.kernel import CostContext, Keep, Kernel, Shape, as_is, both
-from deepshare.private.ir.program import Convolution, Weighted
+from deepshare.private.engines.spu.kernel import CostContext, Keep, Kernel, as_is, both
+from deepshare.private.ir.program import Convolution, Shape, Weighted
 from deepshare.private.runtime.engine import Part
 
 if TYPE_CHECKING:

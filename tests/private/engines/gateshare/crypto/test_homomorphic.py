@@ -9,7 +9,7 @@ import torch
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.homomorphic import SPU_VERSION, GroupedSize, check_installed
-from deepshare.private.engines.gateshare.lot import Party
+from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.transport.channel import Channel
 from deepshare.private.transport.duplex import Duplex
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
@@ -35,7 +35,7 @@ def test_every_group_is_multiplied_by_its_own_matrix() -> None:
     size = GroupedSize(20, 1000, 3, 2)
     A, W = torch.randint(-(2**63), 2**63 - 1, (20, 1000, 3)), torch.randint(-(2**20), 2**20, (20, 3, 2))
 
-    def multiply(party: Party, channel: Channel) -> Any:
+    def multiply(party: Holder, channel: Channel) -> Any:
         with Duplex(channel, 0) as duplex:
             return InTheOpen.begin(duplex, party).grouped(W if party == "server" else A, size)
 

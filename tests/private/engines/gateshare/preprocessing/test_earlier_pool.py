@@ -22,7 +22,7 @@ from deepshare.private.engines.gateshare import main
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed, mask
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.lot import Party
+from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
 from deepshare.private.engines.gateshare.protocols import local
 from deepshare.private.ir.program import Program
@@ -113,7 +113,7 @@ def test_it_gives_the_same_logits(program: Program, tmp_path: Path, monkeypatch:
     [("server", "88cf817efb2660661283dab80dcedf5c"), ("client", "8000d47182c8d66c36903da55cb4a3ec")],
 )
 def test_the_same_seeds_deal_the_same_bytes(
-    program: Program, party: Party, digest: str, monkeypatch: pytest.MonkeyPatch
+    program: Program, party: Holder, digest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = iter(range(1 << 10))
     monkeypatch.setattr(os, "urandom", lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size))

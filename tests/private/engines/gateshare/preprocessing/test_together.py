@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.gateshare import cost_model, reference
 from deepshare.private.engines.gateshare.crypto.ring import encode
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Party
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder
 from deepshare.private.engines.gateshare.preprocessing import together
 from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
@@ -127,7 +127,7 @@ def test_polynomials_are_refused_before_anything_starts() -> None:
 @pytest.mark.parametrize("party", PARTIES)
 @pytest.mark.parametrize("damage", ["short", "long", "repeated"])
 def test_a_dishonest_peer_ends_it_with_one_line_on_both_sides(
-    party: Party, at: int, damage: str, monkeypatch: pytest.MonkeyPatch
+    party: Holder, at: int, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
@@ -147,7 +147,7 @@ def test_a_dishonest_peer_ends_it_with_one_line_on_both_sides(
 
     monkeypatch.setattr(together, "Duplex", Dishonest)
 
-    def make(role: Party, channel: Channel) -> None:
+    def make(role: Holder, channel: Channel) -> None:
         LotMaker.begin(trial.schedule if role == "server" else trial.public, role, channel).make(1)
 
     ends = at_both_ends(lambda channel: make("server", channel), lambda channel: make("client", channel))

@@ -10,7 +10,7 @@ from torch import Tensor
 from deepshare.private.engines.gateshare.crypto.base_ot import RECEIVER_BYTES, SENDER_BYTES
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, extension_bytes
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, LotBatch, Party
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.protocols.carry import (
     carry_bits,
     carry_bytes,
@@ -24,12 +24,12 @@ from deepshare.private.runtime.engine import Part
 from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
 
-PARTIES: tuple[Party, Party] = ("server", "client")
+PARTIES: tuple[Holder, Holder] = ("server", "client")
 BASE = SENDER_BYTES + RECEIVER_BYTES
 """Each party is the sender of base transfers once and the receiver once."""
 
 
-def lots(images: int) -> dict[Party, Lot]:
+def lots(images: int) -> dict[Holder, Lot]:
     name = bytes(ID_BYTES)
     return {party: Lot(name, fresh_seed(), images) for party in PARTIES}
 
@@ -50,9 +50,9 @@ def test_every_bit_is_that_of_the_clear_and_every_byte_is_counted(bits: int) -> 
     z_S, z_C = edges(bits, images * each)
     eps = torch.randint(-(2**63), 2**63 - 1, z_S.shape)
     halves = lots(images)
-    seen: dict[Party, tuple[int, int, int]] = {}
+    seen: dict[Holder, tuple[int, int, int]] = {}
 
-    def run(party: Party, channel: Channel) -> Any:
+    def run(party: Holder, channel: Channel) -> Any:
         transfers, lot = Transfers.begin(channel, 9, party), halves[party]
         begun = channel.sent
         make_carries(5, bits, z_C if party == "client" else torch.zeros_like(z_C), lot, transfers)
@@ -97,7 +97,7 @@ def test_rows_of_several_lots_go_together() -> None:
     z_S, z_C = edges(bits, 4 * each)
     first, second = lots(3), lots(2)
 
-    def run(party: Party, channel: Channel) -> Any:
+    def run(party: Holder, channel: Channel) -> Any:
         transfers = Transfers.begin(channel, 0, party)
         for pair, rows in ((first, [0, 1, 2]), (second, [0, 1])):
             # Images 1 and 2 of the first lot are used, and both of the second.
@@ -121,7 +121,7 @@ def test_large_messages_cross_without_a_deadlock() -> None:
     z_S, z_C = edges(bits, each)
     halves = lots(1)
 
-    def run(party: Party, channel: Channel) -> Any:
+    def run(party: Holder, channel: Channel) -> Any:
         for name, size in carry_bytes(each, bits, party).items():
             halves[party].pieces[5, name] = np.zeros(size, np.uint8)
         own = (z_C if party == "client" else z_S).view(1, each)
@@ -140,7 +140,7 @@ def test_a_gate_masks_all_neurons_that_share_it() -> None:
     sites = {3: index.repeat_interleave(5), 8: index.view(images, gates).flip(1).repeat(1, 4).reshape(-1)}
     halves = lots(images)
 
-    def run(party: Party, channel: Channel) -> Any:
+    def run(party: Holder, channel: Channel) -> Any:
         transfers = Transfers.begin(channel, 0, party)
         begun = channel.sent
         make_gate_masks(3, gates, sites, halves[party], transfers)

@@ -24,7 +24,7 @@ from deepshare.files import sync_folder, write_atomically
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
 from deepshare.private.engines.gateshare.preprocessing.marks import DOUBTED, FRESH, Marks, Stock
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots, unusable
@@ -35,7 +35,7 @@ from deepshare.private.runtime.engine import Dealt
 from deepshare.private.transport.channel import RefusalError
 
 VERSION, EARLIER = 4, 3
-ABOUT, LOTS, MASKED_WEIGHTS = "pool.json", "lots", "offsets"
+ABOUT, LOTS, MASKED_WEIGHTS = "pool.json", "lots", "offsets"  # names in pools that are dealt already
 _CHECK_BYTES = 32
 
 
@@ -62,7 +62,7 @@ def write_pools(
         EngineError: There are pools already, or they cannot be written.
     """
     theirs = [folder / "client"] if clients == 1 else [folder / f"client-{number + 1}" for number in range(clients)]
-    parties: dict[Path, Party] = {folder / "server": "server", **dict.fromkeys(theirs, "client")}
+    parties: dict[Path, Holder] = {folder / "server": "server", **dict.fromkeys(theirs, "client")}
     there = [str(path) for path in parties if path.exists()]
     if there:
         raise EngineError(f"{', '.join(there)} is there already: give another folder, or delete it")
@@ -97,7 +97,7 @@ def write_pools(
 
 
 def write_about(
-    folder: Path, party: Party, session: bytes, program: Program, number_format: NumberFormat, own: dict[str, object]
+    folder: Path, party: Holder, session: bytes, program: Program, number_format: NumberFormat, own: dict[str, object]
 ) -> None:
     """Finish a pool with its description."""
     about = {"version": VERSION, "party": party, "session": session.hex(), "numbers": number_format.dump()}
@@ -105,7 +105,7 @@ def write_about(
     write_atomically(folder / ABOUT, text.encode(), 0o600)
 
 
-def write_lot(folder: Path, steps: Schedule, lot: Lot, party: Party) -> None:
+def write_lot(folder: Path, steps: Schedule, lot: Lot, party: Holder) -> None:
     """Write a lot into a pool; whoever writes many syncs the folder afterwards."""
     content = b"".join([lot.id, lot.seed, *(lot.pieces[piece].tobytes() for piece in steps.dealt_bytes(1, party))])
     write_atomically(folder / LOTS / lot.id.hex(), content + _check(content), 0o600, sync=False)
@@ -129,7 +129,7 @@ class LotPool:
         EngineError: There is no pool, or it is for another party, network or plan.
     """
 
-    def __init__(self, folder: Path, party: Party, program: Program) -> None:
+    def __init__(self, folder: Path, party: Holder, program: Program) -> None:
         about = check_party(folder, party)
         if about.get("outline") != outline.digest(program):
             raise EngineError(f"{folder} was dealt for another network or plan: deal for this one")
@@ -253,7 +253,7 @@ class LotPool:
         return read_lot(self._path(name), self._schedule, self._party)
 
 
-def read_lot(path: Path, steps: Schedule, party: Party) -> Lot:
+def read_lot(path: Path, steps: Schedule, party: Holder) -> Lot:
     """Read what `write_lot` wrote.
 
     Raises:
@@ -274,7 +274,7 @@ def read_lot(path: Path, steps: Schedule, party: Party) -> Lot:
     return Lot(name, content[ID_BYTES : ID_BYTES + SEED_BYTES].tobytes(), 1, pieces)
 
 
-def check_party(folder: Path, party: Party) -> dict[str, str]:
+def check_party(folder: Path, party: Holder) -> dict[str, str]:
     """Read the description of a pool, and check that it is one of this party.
 
     Raises:
@@ -286,7 +286,7 @@ def check_party(folder: Path, party: Party) -> dict[str, str]:
     return about
 
 
-def pools_in(folder: Path, party: Party) -> list[tuple[Path, dict[str, str]]]:
+def pools_in(folder: Path, party: Holder) -> list[tuple[Path, dict[str, str]]]:
     """The finished pools of a party in a folder, or the folder itself if it is one, with their descriptions.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.lot import Party
+from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.preprocessing.marks import Marks, Stock
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, pools_in
 
@@ -76,7 +76,7 @@ def levels(folder: Path) -> list[Level]:
         EngineError: There is none.
     """
     found: list[Level] = []
-    parties: tuple[Party, Party] = ("server", "client")
+    parties: tuple[Holder, Holder] = ("server", "client")
     for party in parties:
         with suppress(EngineError):
             for path, about in pools_in(folder, party):
@@ -86,7 +86,7 @@ def levels(folder: Path) -> list[Level]:
     return found
 
 
-def _of(path: Path, party: Party, about: dict[str, Any]) -> Iterator[Level]:
+def _of(path: Path, party: Holder, about: dict[str, Any]) -> Iterator[Level]:
     with closing(Marks(path)) as marks:
         stocks = marks.stock()
     for stock in stocks:

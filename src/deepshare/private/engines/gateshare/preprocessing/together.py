@@ -6,7 +6,7 @@ from typing import Self
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import Making
@@ -30,13 +30,13 @@ class LotMaker:
     """
 
     def __init__(
-        self, schedule: Schedule, party: Party, duplex: Duplex, transfers: Transfers, encrypted: Encrypted
+        self, schedule: Schedule, party: Holder, duplex: Duplex, transfers: Transfers, encrypted: Encrypted
     ) -> None:
         self._schedule, self._party, self._duplex = schedule, party, duplex
         self._transfers, self._encrypted = transfers, encrypted
 
     @classmethod
-    def begin(cls, schedule: Schedule, party: Party, channel: Channel) -> Self:
+    def begin(cls, schedule: Schedule, party: Holder, channel: Channel) -> Self:
         """Do what serves all lots: base transfers, and keys for encryption.
 
         Raises:

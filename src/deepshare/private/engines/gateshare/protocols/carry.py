@@ -38,7 +38,7 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.base_ot import Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Words
-from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party
+from deepshare.private.engines.gateshare.lot import Batch, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.protocols.comparison import pack, packed_size, unpack
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers, transfer_cost
 from deepshare.private.runtime.engine import Part
@@ -72,7 +72,7 @@ def levels(digits: int) -> Iterator[int]:
         digits -= digits // 2
 
 
-def carry_bytes(comparisons: int, bits: int, party: Party) -> dict[str, int]:
+def carry_bytes(comparisons: int, bits: int, party: Holder) -> dict[str, int]:
     """Size of what a party keeps of steps 1 and 2."""
     digits = digit_count(bits)
     leaves = _WORD * comparisons * digits if party == "server" else packed_size(2 * comparisons * digits)
@@ -190,7 +190,7 @@ class Carries(Batch):
     chosen: Tensor | None
     triples: Tensor
 
-    def share(self, eps: Tensor, party: Party, wire: Wire, number: int) -> Bits:
+    def share(self, eps: Tensor, party: Holder, wire: Wire, number: int) -> Bits:
         """Do steps 3 to 5: this party's share of h, (images * comparisons,).
 
         Args:
@@ -232,7 +232,7 @@ class Carries(Batch):
         two = _two_bits(data.view(np.uint32), _digits(_client_bits(self.own.reshape(-1), self.bits)))
         return _split((two[..., 0].view(np.uint8) + 2 * two[..., 1].view(np.uint8) ^ leaves).T)
 
-    def _merge(self, G: Digits, P: Digits, party: Party, wire: Wire, number: int) -> Bits:
+    def _merge(self, G: Digits, P: Digits, party: Holder, wire: Wire, number: int) -> Bits:
         """Do step 4; returns a share of G of all digits."""
         triples = np.ascontiguousarray(_flat(self.triples).numpy().T)
         for merges in levels(len(G)):
@@ -252,7 +252,7 @@ class Carries(Batch):
         return np.ascontiguousarray(G[0]).view(np.bool_)
 
 
-def read_carries(number: int, bits: int, own: Tensor, lot: LotBatch, party: Party) -> Carries:
+def read_carries(number: int, bits: int, own: Tensor, lot: LotBatch, party: Holder) -> Carries:
     """A party's comparisons of a step out of its lots; `own` is (images, comparisons) as in `Carries`."""
     parts, row = [], 0
     for one, rows in lot.parts:
@@ -262,7 +262,7 @@ def read_carries(number: int, bits: int, own: Tensor, lot: LotBatch, party: Part
     return Carries.concat(parts)
 
 
-def _read(number: int, bits: int, each: int, lot: Lot, party: Party) -> Carries:
+def _read(number: int, bits: int, each: int, lot: Lot, party: Holder) -> Carries:
     count, digits = lot.images * each, digit_count(bits)
     shape = (lot.images, each, digits)
     if party == "server":

@@ -27,7 +27,7 @@ from torch import Tensor
 from deepshare.private.engines.gateshare.crypto import dcf
 from deepshare.private.engines.gateshare.crypto.base_ot import Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Keys, Words
-from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party
+from deepshare.private.engines.gateshare.lot import Batch, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.protocols.step import Dealing
 
 
@@ -51,7 +51,7 @@ class ComparisonKeys:
     aes_key: bytes
     flips: Bits
 
-    def share(self, eps: Words, party: Party) -> Bits:
+    def share(self, eps: Words, party: Holder) -> Bits:
         """Do steps 2 and 3: this party's share of h."""
         h = dcf.evaluate(eps, int(party == "client"), self.roots, self.keys, self.aes_key)
         h ^= self.flips
@@ -76,7 +76,7 @@ class Comparisons(Batch):
 
     parts: tuple[ComparisonKeys, ...]
 
-    def share(self, eps: Tensor, party: Party, wire: Wire, number: int) -> Bits:
+    def share(self, eps: Tensor, party: Holder, wire: Wire, number: int) -> Bits:
         """Do steps 2 and 3: this party's share of h, (images * comparisons,); nothing is sent."""
         words = eps.numpy().view(np.uint64)
         each = len(words) // sum(part.images for part in self.parts)
@@ -96,7 +96,7 @@ class Comparisons(Batch):
         return cls(tuple(one for part in parts for one in part.parts))
 
 
-def comparison_bytes(comparisons: int, bits: int, party: Party) -> dict[str, int]:
+def comparison_bytes(comparisons: int, bits: int, party: Holder) -> dict[str, int]:
     """Size of step 1."""
     keys = {"keys": dcf.key_bytes(comparisons, bits - 1)}
     return keys if party == "client" else {"flip": packed_size(comparisons)} | keys

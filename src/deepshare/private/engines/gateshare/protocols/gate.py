@@ -48,7 +48,7 @@ from torch import Tensor
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize, product_cost
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
-from deepshare.private.engines.gateshare.lot import Batch, LotBatch, Party, Piece
+from deepshare.private.engines.gateshare.lot import Batch, Holder, LotBatch, Piece
 from deepshare.private.engines.gateshare.protocols.carry import (
     Carries,
     carry_bits,
@@ -78,11 +78,10 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ProtocolStep,
     ServerOffline,
     ServerOnline,
-    Shape,
 )
 from deepshare.private.engines.gateshare.protocols.transfers import gate_cost, make_gate_masks
 from deepshare.private.ir.patches import count_cells, sums
-from deepshare.private.ir.program import GatedActivation, SharedActivation
+from deepshare.private.ir.program import GatedActivation, Shape, SharedActivation
 from deepshare.private.runtime.engine import Part
 
 
@@ -171,7 +170,7 @@ class GateStep(ProtocolStep):
         """Shapes of D_alpha and D_beta."""
         return [(self.neurons[0],)] * 2 if self.affine is not None and self.dealt else []
 
-    def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
+    def dealt_bytes(self, images: int, party: Holder) -> dict[str, int]:
         """Size of step 3."""
         gates, words = images * self.comparisons, WORD * images * self.products
         compare = comparison_bytes if self.dealt else carry_bytes
@@ -288,7 +287,7 @@ class GateStep(ProtocolStep):
         """Neurons of all images as (channels, rows)."""
         return x.transpose(0, 1).reshape(self.neurons[0], -1)
 
-    def read(self, a: Tensor, lot: LotBatch, party: Party) -> Comparisons | Carries | None:
+    def read(self, a: Tensor, lot: LotBatch, party: Holder) -> Comparisons | Carries | None:
         """A leader's comparisons, given its mask of x."""
         if not self.leads:
             return None

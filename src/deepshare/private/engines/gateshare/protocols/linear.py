@@ -43,7 +43,7 @@ from deepshare.private.engines.gateshare.crypto.limb_matmul import (
     rows_of_kernels,
 )
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
-from deepshare.private.engines.gateshare.lot import Party, Piece
+from deepshare.private.engines.gateshare.lot import Holder, Piece
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
@@ -54,9 +54,8 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ProtocolStep,
     ServerOffline,
     ServerOnline,
-    Shape,
 )
-from deepshare.private.ir.program import Add, Convolution, Linear, Program
+from deepshare.private.ir.program import Add, Convolution, Linear, Program, Shape
 from deepshare.private.runtime.engine import Part
 
 Multiply = Callable[[Tensor], Tensor]
@@ -156,13 +155,15 @@ class ServerLinear:
 class LinearStep(ProtocolStep):
     """A sum of linear layers, with one term for each input."""
 
+    opened_first = True
+
     terms: tuple[LinearTerm, ...]
 
     def masked_weight_shapes(self) -> list[Shape]:
         """Shapes of D."""
         return [tuple(term.layer.weight.shape) for term in self.terms] if self.dealt else []
 
-    def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
+    def dealt_bytes(self, images: int, party: Holder) -> dict[str, int]:
         """Size of c_S; of c_C too, where there is no dealer."""
         return {} if self.dealt and party == "client" else {"product": WORD * images * self.elements}
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN, NumberFormat
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, Party, Piece
-from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, Shape
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, Piece
+from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
-from deepshare.private.ir.program import Program
+from deepshare.private.ir.program import Program, Shape
 from deepshare.private.transport.channel import Channel
 
 _START = 0
@@ -49,19 +49,23 @@ class Schedule:
         shapes = {step.number: step.masked_weight_shapes() for step in self.steps}
         return {number: found for number, found in shapes.items() if found}
 
-    def dealt_bytes(self, images: int, party: Party) -> dict[Piece, int]:
+    def dealt_bytes(self, images: int, party: Holder) -> dict[Piece, int]:
         """Bytes of every piece of a lot, in the order of files and frames."""
         sizes = ((step.number, step.dealt_bytes(images, party)) for step in self.steps)
         return {(number, name): size for number, named in sizes for name, size in named.items()}
 
-    def lot_bytes(self, images: int, party: Party) -> int:
+    def lot_bytes(self, images: int, party: Holder) -> int:
         """Bytes of a lot."""
         return ID_BYTES + SEED_BYTES + sum(self.dealt_bytes(images, party).values())
 
     def client_openings(self) -> dict[Piece, Shape]:
-        """What the client sends before each image, in the order of the frame: tensors, then neurons."""
-        shapes = {piece: shape for step in self.steps for piece, shape in step.client_openings().items()}
-        return dict(sorted(shapes.items(), key=lambda item: (item[0][1] != "tensor", item[0][0])))
+        """What the client sends before each image, in the order of the frame."""
+        ordered = sorted(
+            (not step.opened_first, piece[0], piece, shape)
+            for step in self.steps
+            for piece, shape in step.client_openings().items()
+        )
+        return {piece: shape for _, _, piece, shape in ordered}
 
     def name(self, number: int) -> str:
         """The layer that a step belongs to."""
@@ -164,14 +168,14 @@ class ScheduleBuilder:
         return len(self.program.operations) + self._extra_labels - 1
 
 
-def send_lot(channel: Channel, schedule: Schedule, lot: Lot, party: Party) -> None:
+def send_lot(channel: Channel, schedule: Schedule, lot: Lot, party: Holder) -> None:
     """Send a party its half of a lot."""
     channel.send(_START, lot.id, lot.seed)
     for piece in schedule.dealt_bytes(lot.images, party):
         channel.send(piece[0], lot.pieces[piece])
 
 
-def receive_lot(channel: Channel, schedule: Schedule, images: int, party: Party) -> Lot:
+def receive_lot(channel: Channel, schedule: Schedule, images: int, party: Holder) -> Lot:
     """Receive one's half of a lot."""
     start = channel.receive(_START, ID_BYTES + SEED_BYTES).tobytes()
     wanted = schedule.dealt_bytes(images, party)

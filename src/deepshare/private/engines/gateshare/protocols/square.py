@@ -28,7 +28,7 @@ from functools import partial
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN, SQUARED
-from deepshare.private.engines.gateshare.lot import Batch, Party, Piece
+from deepshare.private.engines.gateshare.lot import Batch, Holder, Piece
 from deepshare.private.engines.gateshare.protocols.gate import lower_gated, picked
 from deepshare.private.engines.gateshare.protocols.linear import Diagonal, add_linear
 from deepshare.private.engines.gateshare.protocols.local import ScatterStep, SelectStep
@@ -42,9 +42,8 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ProtocolStep,
     ServerOffline,
     ServerOnline,
-    Shape,
 )
-from deepshare.private.ir.program import GatedActivation
+from deepshare.private.ir.program import GatedActivation, Shape
 from deepshare.private.runtime.engine import Part
 
 
@@ -144,7 +143,7 @@ class SquareStep(ProtocolStep):
     opening: OpeningStep
     rounds: int
 
-    def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
+    def dealt_bytes(self, images: int, party: Holder) -> dict[str, int]:
         """Size of AA_S."""
         return {"masked": WORD * images * self.elements} if party == "server" else {}
 

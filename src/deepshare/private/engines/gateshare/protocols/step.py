@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
-from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Party, Piece
+from deepshare.private.engines.gateshare.lot import Batch, Holder, Lot, LotBatch, Piece
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
+from deepshare.private.ir.program import Shape
 from deepshare.private.runtime.engine import Part
 from deepshare.private.transport.channel import Channel
 
-Shape = tuple[int, ...]
-Session = Mapping[int, Any]
+SessionValues = Mapping[int, Any]
 """By step number, what `dealer_session`, `server_session` or `client_session` returned."""
 
 WORD = 8
@@ -39,7 +39,7 @@ class Dealing:
         passed: By step number, what a step leaves for later ones.
     """
 
-    session: Session
+    session: SessionValues
     own: Lot
     server: Lot
     client: Lot
@@ -58,7 +58,7 @@ class Making:
         encrypted: Products under encryption with the other party.
     """
 
-    party: Party
+    party: Holder
     steps: "tuple[ProtocolStep, ...]"
     lot: Lot
     transfers: Transfers
@@ -78,7 +78,7 @@ class ClientOffline:
         unsafe: Images for which some share cannot be truncated safely.
     """
 
-    session: Session
+    session: SessionValues
     lot: LotBatch
     seed: bytes
     openings: dict[Piece, Tensor] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class ServerOffline:
         held: By step number, what it needs with the images.
     """
 
-    session: Session
+    session: SessionValues
     lot: LotBatch
     openings: Mapping[Piece, Tensor]
     held: dict[int, Any] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class ServerOnline:
     """
 
     images: int
-    session: Session
+    session: SessionValues
     held: Mapping[int, Any]
     client: Channel
     passed: dict[int, Tensor] = field(default_factory=dict)
@@ -168,9 +168,11 @@ class ProtocolStep(ABC):
         scale: Fractional bits of its result.
         dealt: Whether a dealer makes its lots; else the parties do.
         interactive: Whether the client takes part online.
+        opened_first: Whether the client opens its tensors before those of other kinds, in the frame before the images.
     """
 
     interactive: ClassVar[bool] = False
+    opened_first: ClassVar[bool] = False
 
     number: int
     operation: int
@@ -190,7 +192,7 @@ class ProtocolStep(ABC):
         """Shapes of what the server sends to the client once per session."""
         return []
 
-    def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
+    def dealt_bytes(self, images: int, party: Holder) -> dict[str, int]:
         """Bytes of a party's lot for some images, by name; their order is that of the wire and of files."""
         return {}
 

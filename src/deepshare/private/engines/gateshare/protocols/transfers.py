@@ -28,7 +28,7 @@ from torch import Tensor
 from deepshare.private.engines.gateshare.crypto.base_ot import Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Words
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, Index, OtReceiver, OtSender, extension_bytes
-from deepshare.private.engines.gateshare.lot import Lot, Party
+from deepshare.private.engines.gateshare.lot import Holder, Lot
 from deepshare.private.runtime.engine import Part
 
 Numbers = NDArray[np.int64]
@@ -44,14 +44,14 @@ class Transfers:
         step: The number of the frames on it.
     """
 
-    party: Party
+    party: Holder
     wire: Wire
     step: int
     sender: OtSender
     receiver: OtReceiver
 
     @classmethod
-    def begin(cls, wire: Wire, step: int, party: Party) -> Self:
+    def begin(cls, wire: Wire, step: int, party: Holder) -> Self:
         """Begin two sessions; the server is the first to send."""
         if party == "server":
             sender, receiver = OtSender.begin(wire, step), OtReceiver.begin(wire, step)
