@@ -3,8 +3,15 @@
     python dev/house.py [--static] [--root DIR] [--list]
 
 A file is on the way of a job if one of its functions runs. The jobs are real ones on the bundled digits: `fit`,
-`private run`, `serve` with `ask`, and `compare`, all their processes included. With `--root` another checkout is
-measured by the same yardsticks; `--list` names what was counted.
+`private run`, `serve` with `ask`, and `compare`. Two figures stand for each: the files of all its processes together,
+and those of the process that has the most, which is what a reader of one process follows.
+
+"Files that name the gate's step" are files of the gateshare engine whose text, comments included, has the class of that
+step as a word: `GateStep`, in older trees `Gate`. They dispatch on it, make it or compute with it. The compiler, which
+makes all steps, does not count; nor does a file that has gates in other words, such as `comparison.py`.
+
+With `--root` another checkout is measured by the same yardsticks; `--list` names what was counted. Every figure is
+printed once it is measured.
 """
 
 import argparse
@@ -20,22 +27,23 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 QUESTION = re.compile(r"(What|How|Where|Who|Whose|Whether|Which|When|Why)\b")
-# A leader, a follower and their gates; the compiler, which makes the steps, aside.
 GATE = re.compile(r"\bGate(Step)?\b")
 COMPILERS = ("compile.py", "gateshare/schedule.py")
 
-# Notes each file of the package, once for every process, when a function of it is first called.
+# Notes each file of the package with the process, when a function of it is first called there.
 WATCH = """
 import os, sys, threading
 if "WAY" in os.environ:
     noted = os.open(os.environ["WAY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     seen = set()
+    os.register_at_fork(after_in_child=seen.clear)
     def watch(frame, event, _):
         code = frame.f_code
         if event == "call" and code.co_filename not in seen and code.co_flags & 1 and code.co_name[0] != "<":
             if "/src/deepshare/" in code.co_filename:
                 seen.add(code.co_filename)
-                os.write(noted, (code.co_filename.split("/src/deepshare/")[1] + "\\n").encode())
+                line = f"{os.getpid()} {code.co_filename.split('/src/deepshare/')[1]}\\n"
+                os.write(noted, line.encode())
     sys.setprofile(watch)
     threading.setprofile(watch)
 """
@@ -57,8 +65,8 @@ class Jobs:
         text = next(root.glob("src/deepshare/training/**/recipes/digits.toml")).read_text()
         self.recipe.write_text(re.sub(r"epochs = \d+", "epochs = 1", text))
 
-    def way(self, name: str) -> set[str]:
-        """Run a job and return the files on its way."""
+    def way(self, name: str) -> dict[str, set[str]]:
+        """Run a job and return the files on its way, by process."""
         notes = self.folder / f"{name}.txt"
         self.environment = os.environ | {
             "WAY": str(notes),
@@ -66,7 +74,11 @@ class Jobs:
             "OMP_NUM_THREADS": "1",
         }
         getattr(self, name)()
-        return set(notes.read_text().split())
+        files = defaultdict(set)
+        for line in notes.read_text().splitlines():
+            process, file = line.split()
+            files[process].add(file)
+        return files
 
     def fit(self) -> None:
         """Train with one epoch in each phase."""
@@ -153,7 +165,7 @@ def static(root: Path) -> dict[str, list[str]]:
         "largest flat room": [str(file.relative_to(package)) for file in files if file.parent == largest],
         "classes in several files": [f"{name}: {', '.join(sorted(at))}" for name, at in places.items() if len(at) > 1],
         "docstrings that begin with a question word": [str(file.relative_to(package)) for file in asked],
-        "files that mention the gate": [
+        "files that name the gate's step": [
             str(file.relative_to(package)) for file in gateshare if GATE.search(file.read_text())
         ],
         "files in all": [str(file.relative_to(package)) for file in files],
@@ -167,16 +179,22 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="the checkout to measure")
     parser.add_argument("--list", action="store_true", help="name what was counted")
     asked = parser.parse_args()
-    found = static(asked.root.resolve())
-    if not asked.static:
-        with tempfile.TemporaryDirectory() as folder:
-            jobs = Jobs(asked.root.resolve(), Path(folder))
-            for name in ("fit", "private_run", "serve_and_ask", "compare"):
-                found[f"files on the way of {name.replace('_', ' ')}"] = sorted(jobs.way(name))
-    for name, counted in found.items():
-        print(f"{len(counted):4}  {name}")
+
+    def show(name: str, counted: list[str]) -> None:
+        print(f"{len(counted):4}  {name}", flush=True)
         if asked.list and name != "files in all":
-            print("".join(f"        {line}\n" for line in counted), end="")
+            print("".join(f"        {line}\n" for line in counted), end="", flush=True)
+
+    for name, counted in static(asked.root.resolve()).items():
+        show(name, counted)
+    if asked.static:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = Jobs(asked.root.resolve(), Path(folder))
+        for name in ("fit", "private_run", "serve_and_ask", "compare"):
+            ways, job = jobs.way(name), name.replace("_", " ")
+            show(f"files on the way of {job}, all processes", sorted({file for way in ways.values() for file in way}))
+            show(f"files on the way of {job}, busiest process", max(map(sorted, ways.values()), key=len))
 
 
 if __name__ == "__main__":
