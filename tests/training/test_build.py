@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from deepshare import zoo
-from deepshare.data.pictures import height_and_width
+from deepshare.data.images import height_and_width
 from deepshare.errors import CheckpointError, PlanError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan, plan

@@ -32,8 +32,7 @@ def evaluate(
     from deepshare.training.build import load
     from deepshare.training.data_source import make_data_source
     from deepshare.training.recipe.files import changed, load_recipe
-    from deepshare.training.run.folder import RunFolder
-    from deepshare.training.run.networks import run_folder
+    from deepshare.training.run.folder import RunFolder, run_folder
 
     run = run_folder(run)
     network = load(run, best=best)

@@ -42,7 +42,7 @@ def export(
         classes: Classes that the network tells apart, if not its usual number.
     """
     check_writable(out)
-    from deepshare.training.run.networks import run_folder
+    from deepshare.training.run.folder import run_folder
 
     source = str(run_folder(source))
     is_run = Path(source).is_dir()

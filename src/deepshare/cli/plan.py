@@ -147,7 +147,7 @@ def options_of(recipe: "Recipe") -> dict[str, Any]:
 
 def size_in(recipe: "Recipe", input_size: str | None) -> tuple[int, ...]:
     """Parse the given input size, or return that of a recipe's images."""
-    from deepshare.data.pictures import height_and_width
+    from deepshare.data.images import height_and_width
 
     channels, *_ = wanted = size_of(recipe.model.name, input_size)
     if input_size:

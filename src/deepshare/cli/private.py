@@ -81,7 +81,7 @@ def run(
     from deepshare.private.api import from_run
     from deepshare.private.api import run as run_program
     from deepshare.private.runtime.engine import check_installed, find_engine
-    from deepshare.training.run.networks import run_folder
+    from deepshare.training.run.folder import run_folder
 
     chosen = find_engine(engine)
     check_installed(chosen)
@@ -138,7 +138,7 @@ def serve(
     from deepshare.private.remote.server import ModelServer, Network
     from deepshare.private.remote.tls import tls_of
     from deepshare.private.runtime.engine import check_installed, find_engine
-    from deepshare.training.run.networks import run_folder
+    from deepshare.training.run.folder import run_folder
 
     chosen = find_engine(engine)
     check_installed(chosen)
@@ -250,7 +250,7 @@ def outline(
         data_dir: Folder of data sets.
     """
     from deepshare.private.api import from_run, training_images
-    from deepshare.training.run.networks import run_folder
+    from deepshare.training.run.folder import run_folder
 
     if samples < 0:
         raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")

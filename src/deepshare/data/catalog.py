@@ -6,8 +6,7 @@ from pathlib import Path
 from deepshare.data.cifar import CIFAR10, CIFAR100, load_cifar
 from deepshare.data.digits import load_digits
 from deepshare.data.folder import load_folder
-from deepshare.data.images import ImageSet, Splits, cut, resized
-from deepshare.data.pictures import Size, height_and_width
+from deepshare.data.images import ImageSet, Size, Splits, cut, height_and_width, resized
 from deepshare.data.segmentation import load_ade20k, load_camvid
 from deepshare.data.tiny_imagenet import load_tiny_imagenet
 from deepshare.errors import DataError

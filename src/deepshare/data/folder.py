@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from deepshare.data.images import FileImages, ImageSet
-from deepshare.data.pictures import Size, decode_all, decode_covering, decode_rgb, list_pictures
+from deepshare.data.images import FileImages, ImageSet, Size, height_and_width
+from deepshare.data.pictures import decode_all, decode_covering, decode_rgb, list_pictures
 from deepshare.errors import DataError
 
 # Of ImageNet, since nothing is known about the images.
@@ -64,7 +64,7 @@ def _read(folder: Path, classes: tuple[str, ...], image_size: Size | None) -> Im
 
 
 def _images(paths: list[Path], image_size: Size | None) -> Tensor | FileImages:
-    decode = partial(decode_covering, size=image_size) if image_size else decode_rgb
+    decode = partial(decode_covering, size=height_and_width(image_size)) if image_size else decode_rgb
     if decode(paths[0]).numel() * len(paths) <= IN_MEMORY:
         return decode_all(paths, decode)
     return FileImages(tuple(paths), decode)

@@ -19,6 +19,17 @@ from deepshare.errors import DataError
 
 SCALED_AT_ONCE = 4096  # images, as numbers take four times the memory of pixels
 
+Size = int | tuple[int, int]  # side of a square, or height and width
+
+
+def height_and_width(size: Size) -> tuple[int, int]:
+    """Expand a size to height and width.
+
+    >>> height_and_width(32), height_and_width((180, 240))
+    ((32, 32), (180, 240))
+    """
+    return (size, size) if isinstance(size, int) else size
+
 
 @dataclass(frozen=True)
 class FileImages:

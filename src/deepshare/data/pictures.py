@@ -15,17 +15,6 @@ from deepshare.errors import DataError
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 READERS = 4
 
-Size = int | tuple[int, int]  # side of a square, or height and width
-
-
-def height_and_width(size: Size) -> tuple[int, int]:
-    """Expand a size to height and width.
-
-    >>> height_and_width(32), height_and_width((180, 240))
-    ((32, 32), (180, 240))
-    """
-    return (size, size) if isinstance(size, int) else size
-
 
 def list_pictures(folder: Path) -> list[Path]:
     """Return the image files of a folder, not of its subfolders, sorted by name."""
@@ -40,9 +29,9 @@ def decode_rgb(path: Path) -> Tensor:
     return _decode(path, lambda picture: picture.convert("RGB")).permute(2, 0, 1).contiguous()
 
 
-def decode_covering(path: Path, size: Size) -> Tensor:
+def decode_covering(path: Path, size: tuple[int, int]) -> Tensor:
     """Read an image as RGB, resized to cover a size and centre-cropped: uint8 of shape (3, height, width)."""
-    height, width = height_and_width(size)
+    height, width = size
     cut = _decode(path, lambda picture: ImageOps.fit(picture.convert("RGB"), (width, height), Image.Resampling.BICUBIC))
     return cut.permute(2, 0, 1).contiguous()
 

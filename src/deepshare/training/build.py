@@ -19,8 +19,7 @@ from deepshare.training.pretrained import start_from
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.recipe.schema import Budget, Model
 from deepshare.training.run.checkpoint import Kind, fill, plan_checksum, read_weights
-from deepshare.training.run.folder import RunFolder
-from deepshare.training.run.networks import run_folder
+from deepshare.training.run.folder import RunFolder, run_folder
 from deepshare.training.shared_models import unshared
 from deepshare.zoo.names import build as build_network
 

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment, Source, Transform, UserLoader, batches
 from deepshare.data.batching import generator
 from deepshare.data.catalog import load as load_set
-from deepshare.data.images import Splits, cut
-from deepshare.data.pictures import height_and_width
+from deepshare.data.images import Splits, cut, height_and_width
 from deepshare.data.user import from_dataset
 from deepshare.errors import DataError
 from deepshare.training.evaluate import NO_LABEL, ImageView, Metrics, make_view, measure
@@ -162,7 +161,7 @@ def make_data_source(
     if len(parts) not in (2, 3):
         raise DataError(f"{len(parts)} data sets were given: give training and validation, and test if there is one")
     train, prepare = transforms(parts[0], wanted)
-    view = make_view(wanted.evaluation, wanted.image_size, parts[-1])
+    view = make_view(wanted.evaluation, wanted.image_size, parts[-1]) if wanted.evaluation else None
     return DataSource(parts[0], parts[1], parts[2] if len(parts) == 3 else None, train, prepare, view)
 
 

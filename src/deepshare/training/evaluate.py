@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from deepshare.data import Fit, ImageSet, Source, Transform, batches, from_dataset, load
-from deepshare.data.pictures import Size, height_and_width
+from deepshare.data.images import Size, height_and_width
 from deepshare.errors import DataError
 
 NO_LABEL = -100  # no label of any data set
@@ -72,7 +72,7 @@ def evaluate(
     if isinstance(source, Dataset | DataLoader):
         source = from_dataset(source, classes=_outputs(model, source))
     transform = Fit(height_and_width(image_size)) if image_size else None
-    view = make_view(evaluation, image_size, source)
+    view = make_view(evaluation, image_size, source) if evaluation else None
     return measure(model, source, batch=batch, transform=transform, view=view)
 
 
@@ -210,14 +210,12 @@ def starts(whole: int, part: int) -> list[int]:
     return [min(number * step, whole - part) for number in range(count)]
 
 
-def make_view(evaluation: Evaluation | None, image_size: Size | None, source: Source) -> ImageView | None:
-    """Make the view of an evaluation; None if image and mask are both fitted into the input.
+def make_view(evaluation: Evaluation, image_size: Size | None, source: Source) -> ImageView:
+    """Make the view of an evaluation.
 
     Raises:
         DataError: The images have no masks, or are the user's own.
     """
-    if evaluation is None:
-        return None
     if not isinstance(source, ImageSet) or not source.segmentation:
         raise DataError(f'{source.name}: evaluation "{evaluation}" is for data sets with a mask for each image')
     if image_size is None:

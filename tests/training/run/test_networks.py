@@ -12,7 +12,8 @@ import deepshare
 from deepshare.errors import CheckpointError
 from deepshare.training.build import load
 from deepshare.training.catalog import record
-from deepshare.training.run.networks import VARIABLE, card, checksum, find, locate, names, run_folder
+from deepshare.training.run.folder import run_folder
+from deepshare.training.run.networks import VARIABLE, card, checksum, find, locate, names
 from dev.networks import keep, make
 
 ROOT = Path(__file__).parents[3]

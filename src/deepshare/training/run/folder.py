@@ -17,6 +17,7 @@ from deepshare.data.images import About
 from deepshare.errors import CheckpointError
 from deepshare.sharing.plan import Plan
 from deepshare.training.recipe.files import Recipe, differences, load_recipe, to_toml
+from deepshare.training.run import networks
 from deepshare.training.run.checkpoint import ResumeState, write_file
 
 # Keys that an error names when more have changed.
@@ -205,6 +206,18 @@ class RunFolder:
             yield self.path
             return
         yield from (file for file in self.path.iterdir() if not file.name.startswith("."))
+
+
+def run_folder(folder_or_name: str | Path) -> Path:
+    """Return the folder of a run, or the checked run folder of a network that is given by its name.
+
+    A folder of that name comes first. What is neither is returned as it is.
+
+    Raises:
+        CheckpointError: The network's files are not there, or have been changed.
+    """
+    path = Path(folder_or_name)
+    return path if path.exists() else networks.folder_of(str(path)) or path
 
 
 def _is_json(line: bytes) -> bool:

@@ -82,16 +82,13 @@ def find(name: str) -> NamedNetwork:
     return NamedNetwork(**json.loads((_ENTRIES / f"{name}.json").read_text(encoding="utf-8")))
 
 
-def run_folder(folder_or_name: str | Path) -> Path:
-    """Return the folder of a run, or the checked run folder of a network that is given by its name.
-
-    A folder of that name comes first. What is neither is returned as it is.
+def folder_of(name: str) -> Path | None:
+    """Return the checked run folder of a network; None if there is no such network.
 
     Raises:
         CheckpointError: The network's files are not there, or have been changed.
     """
-    path = Path(folder_or_name)
-    return path if path.exists() or str(path) not in names() else locate(find(str(path)))
+    return locate(find(name)) if name in names() else None
 
 
 def locate(network: NamedNetwork, root: Path | None = None) -> Path:
