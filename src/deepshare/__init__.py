@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from deepshare.errors import DeepShareError
     from deepshare.sharing.convert import count_gates, relu6_to_relu, share
     from deepshare.sharing.onnx import export_onnx
+    from deepshare.sharing.piecewise import maxpool_to_avgpool, maxpool_to_relu, piecewise_to_relu, smooth_to_relu
     from deepshare.sharing.plan import Plan, plan
     from deepshare.sharing.sites import find_sites
     from deepshare.training.api import allocate, fit
@@ -30,10 +31,14 @@ __all__ = [
     "find_sites",
     "fit",
     "load",
+    "maxpool_to_avgpool",
+    "maxpool_to_relu",
+    "piecewise_to_relu",
     "plan",
     "private",
     "relu6_to_relu",
     "share",
+    "smooth_to_relu",
     "zoo",
 ]
 
@@ -47,9 +52,13 @@ _MODULE_OF = {
     "find_sites": "sharing.sites",
     "fit": "training.api",
     "load": "training.build",
+    "maxpool_to_avgpool": "sharing.piecewise",
+    "maxpool_to_relu": "sharing.piecewise",
+    "piecewise_to_relu": "sharing.piecewise",
     "plan": "sharing.plan",
     "relu6_to_relu": "sharing.convert",
     "share": "sharing.convert",
+    "smooth_to_relu": "sharing.piecewise",
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from deepshare.cli.options import Json, Relu6ToRelu, build, check_writable
+from deepshare.cli.options import NO_REWRITING, Json, Rewriting, build, check_writable
 from deepshare.errors import CheckpointError, PlanError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def export(
     plan: Path | None = None,
     weights: Path | None = None,
     classes: int | None = None,
-    relu6_to_relu: Relu6ToRelu = False,
+    rewriting: Rewriting = NO_REWRITING,
     as_json: Json = False,
 ) -> None:
     """Export a shared network to ONNX and check the comparisons in the graph.
@@ -46,7 +46,7 @@ def export(
 
     source = str(run_folder(source))
     is_run = Path(source).is_dir()
-    if is_run and (plan or weights or classes or relu6_to_relu):
+    if is_run and (plan or weights or classes or rewriting.given):
         raise PlanError(f"the run {source} has its own plan and weights: leave out all options but --out and --json")
     if not is_run and plan is None:
         asked = f"there is no folder {source}, and a network" if os.sep in source else source
@@ -59,7 +59,7 @@ def export(
         shared = load(source)
     else:
         arguments = {} if classes is None else {"num_classes": classes}
-        shared = share_and_fill(build(source, relu6_to_relu=relu6_to_relu, **arguments), planned, weights)
+        shared = share_and_fill(build(source, rewriting, **arguments), planned, weights)
     export_onnx(shared, out, planned.input_size)
     comparisons = count_comparisons(out)
     if as_json:

@@ -2,8 +2,9 @@
 
 import re
 import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -23,19 +24,46 @@ InputSize = Annotated[
     str | None,
     Parameter(metavar="CxHxW", help="Channels, height and width of one image; by default the network's own."),
 ]
-Relu6ToRelu = Annotated[
-    Flag, Parameter(help="Replace every ReLU6 by a ReLU first, so that its gate can be shared too.")
-]
 RunArgument = Annotated[Path, Parameter(help="Folder of a finished run, or a name that deepshare networks lists.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Rewriting:
+    """Changes of a network before its gates are found.
+
+    Attributes:
+        relu6_to_relu: Replace every ReLU6 by a ReLU first, so that its gate can be shared too.
+        piecewise_to_relu: Write ReLU6, hard-swish, hard-sigmoid, LeakyReLU and PReLU as ReLUs first, which computes the
+            same.
+        smooth_to_relu: Replace SiLU, GELU, ELU, Mish and hard-swish by ReLU first, and Sigmoid by a hard sigmoid.
+        maxpool: Max-pooling as gates that are found, planned and counted: exact keeps them all, beyond the budget;
+            shared takes them from the budget; avg replaces it by average pooling.
+    """
+
+    relu6_to_relu: Flag = False
+    piecewise_to_relu: Flag = False
+    smooth_to_relu: Flag = False
+    maxpool: Literal["exact", "shared", "avg"] | None = None
+
+    @property
+    def given(self) -> dict[str, bool | str]:
+        """The changes that are asked for, by their key of a recipe's [model]."""
+        return {key: value for key, value in asdict(self).items() if value}
+
+
+NO_REWRITING = Rewriting()
 Json = Annotated[Flag, Parameter(name="--json", help="Print JSON.")]
 
 
-def build(model: str, *, relu6_to_relu: bool, **arguments: Any) -> "nn.Module":
+def build(model: str, rewriting: Rewriting, **arguments: Any) -> "nn.Module":
     """Build a network by name, with random weights."""
     import deepshare
+    from deepshare.sharing.piecewise import rewritten
 
     built = deepshare.zoo.build(model, **arguments)
-    return deepshare.relu6_to_relu(built) if relu6_to_relu else built
+    wanted = asdict(rewriting)
+    return rewritten(deepshare.relu6_to_relu(built) if wanted.pop("relu6_to_relu") else built, **wanted)
 
 
 def size_of(model: str, input_size: str | None) -> tuple[int, int, int]:

@@ -4,11 +4,11 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from deepshare.cli.options import Flag, InputSize, Json, Model, Relu6ToRelu, build, check_writable, size_of
+from deepshare.cli.options import NO_REWRITING, Flag, InputSize, Json, Model, Rewriting, build, check_writable, size_of
 from deepshare.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ def plan(
     no_layer_sharing: Flag = False,
     max_group: int | None = None,
     per_block: Flag = False,
+    groups: Literal["consecutive", "stage"] | None = None,
     patch: int | None = None,
     first_site_only: Flag = False,
-    relu6_to_relu: Relu6ToRelu = False,
+    rewriting: Rewriting = NO_REWRITING,
     recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"])] = None,
     cost: str | None = None,
     out: Path | None = None,
@@ -51,6 +52,8 @@ def plan(
         no_layer_sharing: Share gates across channels only.
         max_group: Maximum number of sites in a group.
         per_block: Share gates across layers only within a residual block.
+        groups: Which sites of one shape share gates: those in a row (consecutive), or all of a stage, where others may
+            come between them.
         patch: Side of square patches whose neurons also share a gate.
         first_site_only: The weight of a group is that of its first site, not the sum.
         recipe: Plan the network of a recipe, with its arguments, image size and [budget]; flags take precedence. For
@@ -70,19 +73,21 @@ def plan(
         layer_sharing=False if no_layer_sharing else None,
         max_group=max_group,
         per_block=per_block or None,
+        groups=groups,
         patch=patch,
         first_site_only=first_site_only or None,
     )
-    chosen = recipe_of(model, recipe, {"gates": budget, **limits}, relu6_to_relu) if recipe else None
+    chosen = recipe_of(model, recipe, {"gates": budget, **limits}, rewriting) if recipe else None
     wanted = size_of(model, input_size) if chosen is None else size_in(chosen, input_size)
     if cost is not None:
         from deepshare.private.runtime.engine import find_engine
 
         find_engine(cost)
-    from deepshare.training.build import divide
+    from deepshare.training.build import divide, plan_options
 
-    options = {**limits, **(options_of(chosen) if chosen else {})}
-    network = network_of(chosen) if chosen else build(model, relu6_to_relu=relu6_to_relu)
+    exact = {"exact_pools": True} if rewriting.maxpool == "exact" else {}
+    options = plan_options(chosen) if chosen else {**limits, **exact}
+    network = network_of(chosen) if chosen else build(model, rewriting)
     if allocate == "snl" and chosen and run:
         source = source_of(chosen, data_dir, input_size)
         wanted = source.input_size
@@ -122,12 +127,12 @@ def given(**values: object) -> dict[str, object]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def recipe_of(model: str, recipe: str, budget: Mapping[str, object], relu6_to_relu: bool) -> "Recipe":
+def recipe_of(model: str, recipe: str, budget: Mapping[str, object], rewriting: Rewriting) -> "Recipe":
     """Load a recipe for this network and budget; its model arguments apply only to its own network."""
     from deepshare.training.recipe.files import changed, load_recipe
 
     changes = {f"budget.{key}": value for key, value in budget.items()}
-    chosen = load_recipe(recipe, changes | ({"model.relu6_to_relu": True} if relu6_to_relu else {}))
+    chosen = load_recipe(recipe, changes | {f"model.{key}": value for key, value in rewriting.given.items()})
     other = {"model.name": model, "model.arguments": {}}
     return chosen if chosen.model.name == model else changed(chosen, other)
 
@@ -137,12 +142,6 @@ def network_of(recipe: "Recipe") -> "nn.Module":
     from deepshare.training.build import build
 
     return build(recipe.model)
-
-
-def options_of(recipe: "Recipe") -> dict[str, Any]:
-    """Planning options of a recipe."""
-    limits = recipe.budget.of_plan if recipe.budget else {}
-    return {**limits, **recipe.method_class.plan_options(recipe)}
 
 
 def size_in(recipe: "Recipe", input_size: str | None) -> tuple[int, ...]:

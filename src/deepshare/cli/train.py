@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from deepshare.cli.options import Flag, Json, Relu6ToRelu
+from deepshare.cli.options import NO_REWRITING, Flag, Json, Rewriting
 from deepshare.errors import CheckpointError, DataError, RecipeError
 
 
@@ -20,7 +20,7 @@ def train(
     dry_run: Flag = False,
     model: str | None = None,
     weights: str | None = None,
-    relu6_to_relu: Relu6ToRelu = False,
+    rewriting: Rewriting = NO_REWRITING,
     data: str | None = None,
     data_dir: Path | None = None,
     download: Flag = False,
@@ -72,8 +72,7 @@ def train(
     changes = named({"model.name": model, **{key: path and Path(path).absolute() for key, path in started.items()}})
     if model is not None:
         changes["model.arguments"] = {}
-    if relu6_to_relu:
-        changes["model.relu6_to_relu"] = True
+    changes |= {f"model.{key}": value for key, value in rewriting.given.items()}
     changes |= read_keys(keys)
     if data is not None:
         changes = with_data(recipe, changes, data, data_dir, download)

@@ -12,7 +12,7 @@ from deepshare.errors import DeepShareError, UnsupportedModelError
 from deepshare.sharing.gates import Around, GateCell, GateModule, SharedReLU
 from deepshare.sharing.observe import copy_of, like, observe
 from deepshare.sharing.plan import Plan
-from deepshare.sharing.sites import Place, Site, Sites, find_sites
+from deepshare.sharing.sites import RELUS, Compares, Place, Site, Sites, find_sites
 from deepshare.sharing.trace import rewrite
 
 Make = Callable[[Site], nn.Module]
@@ -44,7 +44,7 @@ def share(
         raise DeepShareError(f"start {start!r} is unknown: give identity or uniform")
     sites = find_sites(model, plan.input_size)
     plan.check(sites)
-    made = {site.name: module for site, module in _activations(plan)}
+    made = {site.name: module for site, module in _activations(plan, {site.name: site.compares for site in sites})}
     shared = replace_sites(model, sites, lambda site: made.get(site.name) or nn.Identity())
     if start == "uniform":
         for module in made.values():
@@ -52,19 +52,22 @@ def share(
     return shared
 
 
-def _activations(plan: Plan) -> Iterator[tuple[Site, SharedReLU]]:
+def _activations(plan: Plan, compares: Mapping[str, Compares]) -> Iterator[tuple[Site, SharedReLU]]:
+    """A module for each site with a gate; max-pooling that keeps all its gates has no alpha and beta: it is exact."""
     for group in plan.groups:
         cell = GateCell()
+        exact = compares[group.leader.name] == "pool" and group.prototypes == group.leader.channels
         for position, site in enumerate(group.gated):
             activation = SharedReLU(
                 site.channels,
                 group.prototypes,
                 mapping=plan.mapping,
-                affine=plan.affine,
+                affine=plan.affine and not exact,
                 cell=cell,
                 position=position,
                 patch=group.patch,
             )
+            activation.replaces = RELUS[compares[site.name]]
             yield site, activation
 
 

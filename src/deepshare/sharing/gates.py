@@ -131,6 +131,9 @@ class SharedReLU(GateModule, Fading):
         sharpness: The factor in the soft gate, the paper's gamma.
         patch: Side of the square patches that share a gate; patches at the edge of a map may be smaller.
 
+    Attributes:
+        replaces: Class of the ReLU that it stands for.
+
     Example:
         >>> act = SharedReLU(4, prototypes=2)
         >>> act(torch.tensor([[-1.0, 2.0, 3.0, -4.0]]))
@@ -142,6 +145,7 @@ class SharedReLU(GateModule, Fading):
     pi: Tensor
     shift: Tensor
     preference: nn.Parameter | None
+    replaces: type[nn.ReLU] = nn.ReLU
 
     def __init__(
         self,
@@ -236,6 +240,12 @@ class SharedReLU(GateModule, Fading):
         start = prototype_of(self.channels, self.prototypes, self.mapping).to(self.pi.device)
         now = self.pi if self.preference is None else self._assigned(self.preference).argmax(1)
         return int((now != start).sum())
+
+    @property
+    def plain(self) -> bool:
+        """True for a ReLU: all gates are its own, no other site takes them, and there is no alpha and beta."""
+        fixed = not isinstance(self.alpha, nn.Parameter) and self.mapping != "learned"
+        return fixed and self.prototypes == self.channels and self.patch == 1 and len(self.cell.phases) == 1
 
     @property
     def _fixed(self) -> int:

@@ -305,6 +305,11 @@ def _comparisons(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], resul
         yield sum(bound is not None for bound in bounds) * out.numel()
     elif name in _REDUCTIONS and any(isinstance(other, Tensor) for other in args[1:2]):
         yield out.numel()
+    elif name == "max_pool2d" and source.dim() == 4:
+        # Along rows first, whose maxima neighbouring windows share, then along columns.
+        kernel = kwargs.get("kernel_size", args[1] if len(args) > 1 else 1)
+        tall, wide = kernel if isinstance(kernel, Sequence) else (kernel, kernel)
+        yield (wide - 1) * out.numel() // out.shape[2] * source.shape[2] + (tall - 1) * out.numel()
     elif name.startswith("max_pool"):
         kernel = kwargs.get("kernel_size", args[1] if len(args) > 1 else 1)
         window = math.prod(kernel) if isinstance(kernel, Sequence) else int(kernel) ** (source.dim() - 2)

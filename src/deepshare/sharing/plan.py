@@ -16,11 +16,12 @@ from deepshare.sharing.sites import Site, Sites, find_sites
 from deepshare.text import table
 
 Pi = Literal["round-robin", "contiguous", "learned"]
+Grouping = Literal["consecutive", "stage"]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Consecutive sites of equal shape that share the gates of one of them, the leader.
+    """Sites of equal shape that share the gates of one of them, the leader: consecutive ones, or all of a stage.
 
     Attributes:
         prototypes: Channels of the leader whose gates are computed.
@@ -119,7 +120,7 @@ class Plan:
         Raises:
             PlanMismatchError: It does not; the message names every difference.
         """
-        differences = list(_differences(self.sites, sites))
+        differences = list(_differences(self.groups, sites))
         if differences:
             raise PlanMismatchError(
                 f"the plan was made for another model ({'; '.join(differences)}): make a plan for this one"
@@ -190,10 +191,12 @@ def plan(
     layer_sharing: bool = True,
     max_group: int | None = None,
     per_block: bool = False,
+    groups: Grouping = "consecutive",
     mapping: Pi = "round-robin",
     affine: bool = True,
     patch: int = 1,
     leaders: Collection[str] = (),
+    exact_pools: bool = False,
 ) -> Plan:
     """Plan the sharing of a network's gates within a budget.
 
@@ -206,30 +209,49 @@ def plan(
         layer_sharing: Group consecutive sites of equal shape; otherwise each site is its own group.
         max_group: Maximum number of sites in a group.
         per_block: End a group with its residual block.
+        groups: Group consecutive sites of equal shape, as in the paper, or all of a stage, where other sites may come
+            between them. A stage is a run of sites with maps of one size.
         mapping: Assignment of replicates to prototypes.
         affine: Give every channel its own alpha and beta.
         patch: Side of square patches whose neurons also share a gate; a smaller map is one patch.
         leaders: Sites that lead their groups instead of the first; sites before them become linear.
+        exact_pools: Max-pooling that `maxpool_to_relu` wrote as ReLUs keeps all its gates, beyond the budget.
 
     Raises:
         UnsupportedModelError: The model has no ReLU or does not run on this input size.
         BudgetError: The budget cannot be met, or the weights do not fit the sites.
     """
     sites = find_sites(model, input_size)
-    if not sites:
-        bounded = any(other.what == "relu6" for other in sites.others)
-        cure = "turn its ReLU6 into ReLU first, with relu6_to_relu or --relu6-to-relu" if bounded else "give another"
-        raise UnsupportedModelError(f"{type(model).__name__} calls no ReLU, so there is no gate to share: {cure}")
-    runs = group_sites(sites, max_group=max_group if layer_sharing else 1, per_block=per_block)
-    shares = _weights(runs, weights)
-    gates = budgets.parse(budget, sites.neurons)
+    kept = tuple(site for site in sites if exact_pools and site.compares == "pool")
+    _check_any(model, sites, len(sites) - len(kept))
+    runs = group_sites(sites, max_group=max_group if layer_sharing else 1, per_block=per_block, groups=groups)
+    whole = [run[0] in kept for run in runs]
+    open_runs = [run for run, exact in zip(runs, whole, strict=True) if not exact]
+    shares = _weights(open_runs, weights)
+    pooled = sum(site.neurons for site in kept)
+    gates = budgets.parse(budget, sites.neurons - pooled)
     if patch < 1:
         raise BudgetError(f"patch {patch} is too small: give a side of 1 or more")
-    sides = [min(patch, run[0].height, run[0].width) for run in runs]
-    units = [patches(run[0], side) for run, side in zip(runs, sides, strict=True)]
-    counts = budgets.split(units, [run[0].channels for run in runs], shares, gates)
-    groups = tuple(Group(*group) for group in zip(counts, runs, sides, _leads(runs, leaders), strict=True))
-    return Plan(sites.input_size, gates, groups, mapping, affine)
+    sides = [1 if exact else min(patch, run[0].height, run[0].width) for run, exact in zip(runs, whole, strict=True)]
+    units = [patches(run[0], side) for run, side, exact in zip(runs, sides, whole, strict=True) if not exact]
+    counts = iter(budgets.split(units, [run[0].channels for run in open_runs], shares, gates))
+    prototypes = [run[0].channels if exact else next(counts) for run, exact in zip(runs, whole, strict=True)]
+    made = tuple(Group(*group) for group in zip(prototypes, runs, sides, _leads(runs, leaders), strict=True))
+    return Plan(sites.input_size, gates + pooled, made, mapping, affine)
+
+
+def _check_any(model: nn.Module, sites: Sites, shareable: int) -> None:
+    """Check that there is a gate to share."""
+    if shareable:
+        return
+    found = {other.what for other in sites.others}
+    cures = [
+        "turn its ReLU6 into ReLU first, with relu6_to_relu or --relu6-to-relu" if "relu6" in found else "",
+        "write its activations as ReLUs first, with piecewise_to_relu or --piecewise-to-relu" if found else "",
+        "if its activations are smooth, turn them into ReLUs first, with smooth_to_relu or --smooth-to-relu",
+    ]
+    cure = next(filter(None, cures))
+    raise UnsupportedModelError(f"{type(model).__name__} calls no ReLU, so there is no gate to share: {cure}")
 
 
 def patches(site: Site, side: int) -> int:
@@ -238,17 +260,45 @@ def patches(site: Site, side: int) -> int:
 
 
 def group_sites(
-    sites: Sequence[Site], *, max_group: int | None = None, per_block: bool = False
+    sites: Sequence[Site],
+    *,
+    max_group: int | None = None,
+    per_block: bool = False,
+    groups: Grouping = "consecutive",
 ) -> list[tuple[Site, ...]]:
-    """Split the sites into runs of equal shape."""
+    """Split the sites into runs of equal shape; bounds and comparisons of max-pooling are alone."""
     if max_group is not None and max_group < 1:
         raise BudgetError(f"max_group {max_group} is too small: give 1 or more")
+    if groups == "stage":
+        return _stages(sites, max_group, per_block)
+    if groups != "consecutive":
+        raise PlanError(f"groups {groups!r} is unknown: give {', '.join(get_args(Grouping))}")
     runs: list[list[Site]] = [[sites[0]]]
     for before, site in pairwise(sites):
         full = max_group is not None and len(runs[-1]) == max_group
-        if site.shape != before.shape or full or (per_block and site.block != before.block):
+        alone = site.compares != "sign" or before.compares != "sign"
+        if site.shape != before.shape or full or alone or (per_block and site.block != before.block):
             runs.append([])
         runs[-1].append(site)
+    return [tuple(run) for run in runs]
+
+
+def _stages(sites: Sequence[Site], max_group: int | None, per_block: bool) -> list[tuple[Site, ...]]:
+    """For each shape of a stage its sites, in the order of the first of them."""
+    if per_block:
+        raise PlanError("per_block ends groups with their block and groups 'stage' does not: give one of them")
+    runs: list[list[Site]] = []
+    latest: dict[tuple[int, int, int], list[Site]] = {}
+    for before, site in zip([None, *sites], sites, strict=False):
+        if before is not None and (site.height, site.width) != (before.height, before.width):
+            latest = {}
+        run = latest.get(site.shape)
+        if run is None or site.compares != "sign" or len(run) == max_group:
+            run = []
+            runs.append(run)
+            if site.compares == "sign":
+                latest[site.shape] = run
+        run.append(site)
     return [tuple(run) for run in runs]
 
 
@@ -285,16 +335,18 @@ def check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
         raise BudgetError(f"the weights do not fit the sites: {'; '.join(said)}: give one weight for each site")
 
 
-def _differences(planned: Sequence[Site], found: Sequence[Site]) -> Iterator[str]:
+def _differences(groups: Sequence[Group], found: Sequence[Site]) -> Iterator[str]:
     here = {site.name: site for site in found}
-    there = {site.name: site for site in planned}
+    there = {site.name: site for group in groups for site in group.sites}
     for name in there:
         if name not in here:
             yield f"no site {name} in the model"
         elif here[name].shape != there[name].shape:
             yield f"{name} has shape {_shape(here[name])} in the model and {_shape(there[name])} in the plan"
     yield from (f"no site {name} in the plan" for name in here if name not in there)
-    if here.keys() == there.keys() and list(here) != list(there):
+    order = {name: place for place, name in enumerate(here)}
+    places = [[order.get(site.name, -1) for site in group.sites] for group in groups]
+    if here.keys() == there.keys() and (any(p != sorted(p) for p in places) or places != sorted(places)):
         yield "the sites run in another order"
 
 

@@ -90,7 +90,8 @@ def _group_types(version: int) -> dict[str, type]:
 
 
 def _entry(group: dict[str, Any], version: int) -> dict[str, Any]:
-    entry = {key: group[key] for key in ("prototypes", "sites")}
+    sites = [{name: site[name] for name in _SITE_TYPES} for site in group["sites"]]
+    entry = {"prototypes": group["prototypes"], "sites": sites}
     if version > 1:
         entry["patch"] = group["patch"]
     if version > 2:

@@ -12,6 +12,18 @@ from deepshare.sharing.observe import Call, Comparison, Inputs, Observation, che
 from deepshare.text import table
 
 Kind = Literal["module", "reused", "function"]
+Compares = Literal["sign", "bound", "pool"]
+
+
+class BoundReLU(nn.ReLU):
+    """A ReLU that compares with another number than zero, such as the upper bound of a ReLU6."""
+
+
+class PoolReLU(nn.ReLU):
+    """A ReLU that compares two neighbours in max-pooling."""
+
+
+RELUS: dict[Compares, type[nn.ReLU]] = {"sign": nn.ReLU, "bound": BoundReLU, "pool": PoolReLU}
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,9 @@ class Site:
         width: Width of its map.
         kind: "module", an nn.ReLU called once; "reused", one called several times; or "function".
         block: Path of its residual block, the innermost module that adds; "" outside of one.
+        compares: "sign", as a ReLU does; "bound", with another number than zero; or "pool", two neighbours. The gates
+            of the last two mean nothing to other sites, so that each leads a group of its own. Not in files: there
+            the groups tell.
     """
 
     name: str
@@ -33,6 +48,7 @@ class Site:
     width: int
     kind: Kind
     block: str = ""
+    compares: Compares = field(default="sign", compare=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -190,7 +206,7 @@ def _places(model: nn.Module, seen: Observation) -> Iterator[Place]:
         taken.add(name)
         kind: Kind = "function" if call.relu is None else "module" if per_relu[call.relu] == 1 else "reused"
         channels, height, width = (*call.shape, 1, 1)[:3]
-        site = Site(name, channels, height, width, kind, _block(name, seen.adds))
+        site = Site(name, channels, height, width, kind, _block(name, seen.adds), _compares(model, call))
         runs, inputs = seen.runs[call.caller], seen.inputs[call.caller]
         yield Place(site, call.caller, attributes, position[call.caller], runs, inputs, call.layers, call.rewrites)
         position[call.caller] += 1
@@ -224,3 +240,8 @@ def _fresh_name(model: nn.Module, call: Call, taken: set[str]) -> str:
 def _block(name: str, adds: frozenset[str]) -> str:
     around = [path for path in adds if path and name.startswith(path + ".")]
     return max(around, key=len, default="")
+
+
+def _compares(model: nn.Module, call: Call) -> Compares:
+    kind = type(None if call.relu is None else model.get_submodule(call.relu))
+    return next((name for name, relu in RELUS.items() if relu is kind), "sign")

@@ -13,7 +13,8 @@ from deepshare.errors import CheckpointError, DataError, RecipeError, Unsupporte
 from deepshare.methods.base import Method, MethodContext
 from deepshare.sharing import budget
 from deepshare.sharing.convert import relu6_to_relu, replace_sites
-from deepshare.sharing.plan import Plan, group_sites, plan
+from deepshare.sharing.piecewise import rewritten
+from deepshare.sharing.plan import Grouping, Plan, group_sites, plan
 from deepshare.sharing.sites import Site, find_sites
 from deepshare.training.pretrained import start_from
 from deepshare.training.recipe.files import Recipe, load_recipe
@@ -46,7 +47,13 @@ def plain_network(recipe: Recipe, role: str, note: Callable[[str], None] | None 
 def build(wanted: Model) -> nn.Module:
     """Build a network as a recipe describes it, with random weights."""
     model = build_network(wanted.name, num_classes=wanted.num_classes, **wanted.arguments)
-    return relu6_to_relu(model) if wanted.relu6_to_relu else model
+    model = relu6_to_relu(model) if wanted.relu6_to_relu else model
+    return rewritten(
+        model,
+        piecewise_to_relu=wanted.piecewise_to_relu,
+        smooth_to_relu=wanted.smooth_to_relu,
+        maxpool=wanted.maxpool,
+    )
 
 
 def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
@@ -169,8 +176,14 @@ def make_plan(
         BudgetError: The budget cannot be met.
     """
     limits = budget_of(recipe)
-    options = {**limits.of_plan, **recipe.method_class.plan_options(recipe), "leaders": leaders}
-    return divide(base, input_size, limits.gates, weights, **options)
+    return divide(base, input_size, limits.gates, weights, leaders=leaders, **plan_options(recipe))
+
+
+def plan_options(recipe: Recipe) -> dict[str, Any]:
+    """Return the planning options of a recipe."""
+    limits = recipe.budget.of_plan if recipe.budget else {}
+    exact = recipe.model.maxpool == "exact"
+    return {**limits, **recipe.method_class.plan_options(recipe), **({"exact_pools": True} if exact else {})}
 
 
 def divide(
@@ -183,12 +196,14 @@ def divide(
     layer_sharing: bool = True,
     max_group: int | None = None,
     per_block: bool = False,
+    groups: Grouping = "consecutive",
     **options: Any,
 ) -> Plan:
     """Make a plan, as `plan` does, with the option that only the first site of a group counts."""
     if weights and first_site_only:
         most = max_group if layer_sharing else 1
-        weights = of_first_sites(weights, find_sites(model, input_size), max_group=most, per_block=per_block)
+        sites = find_sites(model, input_size)
+        weights = of_first_sites(weights, sites, max_group=most, per_block=per_block, groups=groups)
     return plan(
         model,
         input_size,
@@ -197,15 +212,14 @@ def divide(
         layer_sharing=layer_sharing,
         max_group=max_group,
         per_block=per_block,
+        groups=groups,
         **options,
     )
 
 
-def of_first_sites(
-    counts: Mapping[str, float], sites: Sequence[Site], *, max_group: int | None = None, per_block: bool = False
-) -> dict[str, float]:
-    """Set all weights to 0 except for that of the first site of each group."""
-    first = {run[0].name for run in group_sites(sites, max_group=max_group, per_block=per_block)}
+def of_first_sites(counts: Mapping[str, float], sites: Sequence[Site], **limits: Any) -> dict[str, float]:
+    """Set all weights to 0 except for that of the first site of each group; limits are those of `group_sites`."""
+    first = {run[0].name for run in group_sites(sites, **limits)}
     return {name: count if name in first else 0.0 for name, count in counts.items()}
 
 

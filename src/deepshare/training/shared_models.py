@@ -2,15 +2,14 @@
 
 import copy
 from collections.abc import Sequence
-from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
 from deepshare.methods.square import CurvedReLU, curved_relus
-from deepshare.sharing.gates import SharedReLU, by_site, shared_relus
+from deepshare.sharing.gates import GateCell, SharedReLU, by_site, shared_relus
 from deepshare.sharing.plan import Group, Plan
-from deepshare.sharing.sites import Site
+from deepshare.sharing.sites import PoolReLU, Site
 
 
 def is_shared(model: nn.Module) -> bool:
@@ -24,7 +23,7 @@ def unshared(model: nn.Module) -> nn.Module:
     curved = {site.activation for site in curved_relus(model)}
     for path, module in model.named_modules():
         if isinstance(module, CurvedReLU | SharedReLU) and module not in curved:
-            plain.set_submodule(path, nn.ReLU())
+            plain.set_submodule(path, module.replaces() if isinstance(module, SharedReLU) else nn.ReLU())
     return plain
 
 
@@ -44,11 +43,14 @@ def plan_of(model: nn.Module, input_size: Sequence[int]) -> Plan:
         note(name, site)
     with torch.no_grad():
         twin(torch.zeros(1, *input_size, device="meta"))
+    members: dict[GateCell, list[str]] = {}
+    for name in shapes:
+        members.setdefault(sites[name].cell, []).append(name)
     groups = [
         Group(sites[names[0]].prototypes, tuple(_site(name, shapes[name]) for name in names), sites[names[0]].patch)
-        for names in (list(run) for _, run in groupby(shapes, key=lambda name: id(sites[name].cell)))
+        for names in members.values()
     ]
-    first = next(iter(sites.values()))
+    first = next(site for site in sites.values() if site.replaces is not PoolReLU)
     gates = sum(group.gates for group in groups)
     return Plan(tuple(input_size), gates, tuple(groups), first.mapping, isinstance(first.alpha, nn.Parameter))
 

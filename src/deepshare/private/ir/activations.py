@@ -9,7 +9,7 @@ from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.methods.patches import PatchReLU
 from deepshare.methods.snl import MaskedReLU
 from deepshare.methods.square import Square
-from deepshare.private.ir.handlers import TracedCall
+from deepshare.private.ir.calls import TracedCall
 from deepshare.private.ir.patches import cells_of_patches
 from deepshare.private.ir.program import GatedActivation, Operation, SharedActivation
 from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
@@ -44,6 +44,8 @@ def _shared(module: SharedReLU, call: TracedCall, leaders: Leaders) -> Operation
         raise call.refuse("its gates are not all hard", "finish the switch")
     if module.position == 0:
         leaders[module.cell] = call.number
+    if module.plain:
+        return GatedActivation(call.name, call.inputs, call.shape, torch.ones(call.shape, dtype=torch.bool))
     return SharedActivation(
         call.name,
         call.inputs,

@@ -1,17 +1,12 @@
-"""Torch functions as operations of a program.
+"""Layers, averages and interpolation as operations of a program; see `calls` for handlers in general."""
 
-A handler gets the call that was traced and the arguments of its function, and returns the operation. To support another
-function, write a handler and name the function in its decorator.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+<<<<<<< HEAD
 from deepshare.errors import UnsupportedModelError
 from deepshare.private.ir.program import (
     Add,
@@ -80,6 +75,11 @@ def _pair(value: IntOrPair) -> tuple[int, int]:
         return value, value
     first, second = value if len(value) == 2 else (value[0], value[0])
     return int(first), int(second)
+=======
+from deepshare.private.ir.arithmetic import Pair, pair
+from deepshare.private.ir.calls import Chain, TracedCall, handles
+from deepshare.private.ir.program import Convolution, Linear, Operation, Permute, Resample, Reshape
+>>>>>>> 8642ea5 (Networks as people have them: max-pooling, products, slices, constants)
 
 
 @handles("conv2d")
@@ -93,7 +93,7 @@ def _conv2d(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Operation:
-    dilations = _pair(dilation)
+    dilations = pair(dilation)
     if isinstance(padding, str):
         spans = [d * (k - 1) for d, k in zip(dilations, weight.shape[2:], strict=True)]
         if padding == "same" and any(span % 2 for span in spans):
@@ -105,18 +105,80 @@ def _conv2d(
         call.shape,
         weight.detach(),
         _bias(bias, weight),
-        _pair(stride),
-        _pair(padding),
+        pair(stride),
+        pair(padding),
         dilations,
         groups,
     )
 
 
 @handles("linear")
-def _linear(call: TracedCall, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operation:
-    if len(call.shape) != 1:
-        raise call.refuse("a linear layer on more than (N, C)", "flatten before it")
-    return Linear(call.name, call.inputs, call.shape, weight.detach(), _bias(bias, weight))
+def _linear(call: TracedCall, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operation | Chain:
+    if len(call.shape) == 1:
+        return Linear(call.name, call.inputs, call.shape, weight.detach(), _bias(bias, weight))
+    # Features that come last: a 1x1 convolution, with all other dimensions as its map.
+    chain, (outputs, inputs) = Chain(call), weight.shape
+    places = input[0].numel() // inputs
+    number = chain.reshape(call.inputs[0], input.shape[1:], (places, inputs))
+    number = chain.add(Permute, [number], (inputs, places), (1, 0))
+    number = chain.add(Reshape, [number], (inputs, places, 1))
+    kernel = weight.detach()[:, :, None, None]
+    number = chain.add(Convolution, [number], (outputs, places, 1), kernel, _bias(bias, weight))
+    number = chain.add(Reshape, [number], (outputs, places))
+    number = chain.add(Permute, [number], (places, outputs), (1, 0))
+    chain.reshape(number, (places, outputs), call.shape)
+    return chain
+
+
+@handles("conv1d")
+def _conv1d(
+    call: TracedCall,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair | str = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Chain:
+    """A convolution of maps of height 1."""
+    if isinstance(padding, str):
+        raise call.refuse("a convolution along one dimension whose padding is a word", "give the padding as a number")
+    chain = Chain(call)
+    number = chain.add(Reshape, call.inputs, (input.shape[1], 1, input.shape[2]))
+    step, pad, spread = (pair(value)[0] for value in (stride, padding, dilation))
+    fields = weight.detach()[:, :, None], _bias(bias, weight), (1, step), (0, pad), (1, spread), groups
+    number = chain.add(Convolution, [number], (call.shape[0], 1, call.shape[1]), *fields)
+    chain.add(Reshape, [number], call.shape)
+    return chain
+
+
+@handles("conv_transpose2d")
+def _conv_transpose2d(
+    call: TracedCall,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    output_padding: Pair = 0,
+    groups: int = 1,
+    dilation: Pair = 1,
+) -> Chain:
+    """A convolution of the map with zeros between its entries, by the mirrored kernel."""
+    chain, shape, source = Chain(call), list(input.shape[1:]), call.inputs[0]
+    for axis, k, s, p, d in zip((1, 2), weight.shape[2:], pair(stride), pair(padding), pair(dilation), strict=True):
+        first = p - d * (k - 1)
+        places = range(first, first + call.shape[axis] + d * (k - 1))
+        index = [i // s if i % s == 0 and 0 <= i // s < shape[axis] else -1 for i in places]
+        source = chain.select(source, shape, axis, index)
+        shape[axis] = len(index)
+    inputs, outputs = weight.shape[:2]
+    kernel = weight.detach().view(groups, inputs // groups, outputs, *weight.shape[2:]).transpose(1, 2)
+    kernel = kernel.reshape(groups * outputs, inputs // groups, *weight.shape[2:]).flip((2, 3))
+    fields = kernel, _bias(bias, kernel), (1, 1), (0, 0), pair(dilation), groups
+    chain.add(Convolution, [source], call.shape, *fields)
+    return chain
 
 
 def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
@@ -134,53 +196,14 @@ def _batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Operation:
+) -> Chain:
     if running_mean is None or running_var is None or training:
         raise call.refuse("BatchNorm without running statistics", "use track_running_stats=True and train it")
     scale = (running_var + eps).rsqrt() * (1 if weight is None else weight.detach())
     shift = (0 if bias is None else bias.detach()) - running_mean * scale
-    return Norm(call.name, call.inputs, call.shape, scale, shift)
-
-
-@handles("relu", "relu_")
-def _relu(call: TracedCall, input: Tensor, inplace: bool = False) -> Operation:
-    return GatedActivation(call.name, call.inputs, call.shape, torch.ones(call.shape, dtype=torch.bool))
-
-
-@handles("add", "add_", "__add__", "__radd__", "__iadd__", several=True)
-def _add(call: TracedCall, input: Tensor, other: Any, *, alpha: float = 1) -> Operation:
-    if len(call.inputs) != 2 or alpha != 1 or input.shape != other.shape:
-        raise call.refuse("a sum with something that is not a tensor of its shape", "add tensors of one shape")
-    return Add(call.name, call.inputs, call.shape)
-
-
-@handles("cat", "concat", "concatenate", several=True)
-def _cat(call: TracedCall, tensors: Sequence[Tensor], dim: int = 0, **_: Any) -> Operation:
-    if dim % tensors[0].dim() != 1 or len(call.inputs) != len(tensors):
-        raise call.refuse(f"concatenation along dimension {dim}", "concatenate along the channels")
-    return Concatenate(call.name, call.inputs, call.shape)
-
-
-@handles("flatten", "view", "reshape", "squeeze", "unflatten")
-def _reshape(call: TracedCall, input: Tensor, *_: Any, **__: Any) -> Operation:
-    if input.numel() // call.before[0] != torch.Size(call.shape).numel():
-        raise call.refuse("a reshape across images", "keep the batch first")
-    return Reshape(call.name, call.inputs, call.shape)
-
-
-@handles("permute")
-def _permute(call: TracedCall, input: Tensor, *dims: Any) -> Operation:
-    order = [dim % input.dim() for dim in (dims if isinstance(dims[0], int) else dims[0])]
-    if order[0] != 0:
-        raise call.refuse("a permutation across images", "keep the batch first")
-    return Permute(call.name, call.inputs, call.shape, tuple(dim - 1 for dim in order[1:]))
-
-
-@handles("transpose", "swapaxes", "swapdims")
-def _transpose(call: TracedCall, input: Tensor, dim0: int, dim1: int) -> Operation:
-    order = list(range(input.dim()))
-    order[dim0], order[dim1] = order[dim1], order[dim0]
-    return _permute(call, input, *order)
+    chain = Chain(call)
+    chain.norm(call.inputs[0], call.shape, scale, shift)
+    return chain
 
 
 @handles("mean")
@@ -202,14 +225,16 @@ def _avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Operation:
-    kernel, pads = _pair(kernel_size), _pair(padding)
-    steps = _pair(stride) if stride else kernel
+    kernel, pads = pair(kernel_size), pair(padding)
+    steps = pair(stride) if stride else kernel
     windows = [
         [(o * s - p, o * s - p + k) for o in range(out)]
         for out, k, s, p in zip(call.shape[1:], kernel, steps, pads, strict=True)
     ]
-    if divisor_override or (ceil_mode and _overhang(windows, input, pads)):
-        raise call.refuse("average pooling with windows of unequal weight", "use ceil_mode=False and no divisor")
+    if divisor_override or (ceil_mode and count_include_pad and _overhang(windows, input, pads)):
+        raise call.refuse(
+            "average pooling with windows of unequal weight", "use count_include_pad=False and no divisor"
+        )
     return _pool(call, input, windows[0], windows[1], count_outside=count_include_pad)
 
 
@@ -273,6 +298,7 @@ def _interpolate(call: TracedCall, input: Tensor, *args: Any, **kwargs: Any) -> 
         given = {"size": (out, 1)} if factor is None else {"scale_factor": (factor, 1.0)}
         matrices.append(F.interpolate(unit, **given, **options)[:, 0, :, 0].T.contiguous())
     return Resample(call.name, call.inputs, call.shape, matrices[0], matrices[1], 1.0)
+<<<<<<< HEAD
 
 
 @handles("expand")
@@ -312,3 +338,5 @@ CURES = {
     "gelu": "a GELU network is a teacher; take the trained network with hard gates",
     "pad": "give the padding to the convolution",
 }
+=======
+>>>>>>> 8642ea5 (Networks as people have them: max-pooling, products, slices, constants)

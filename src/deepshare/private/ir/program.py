@@ -134,13 +134,22 @@ class Linear(Weighted):
 
 @dataclass(frozen=True, eq=False)
 class Norm(Operation):
-    """x scale + shift for each channel. Folding removes it: programs have none."""
+    """x scale + shift for each channel. Folding removes it: programs have none.
+
+    Attributes:
+        scale: One per channel.
+        shift: One per channel.
+        public: Whether it is two numbers that the network's code states, the same for all channels.
+    """
 
     scale: Tensor
     shift: Tensor
+    public: bool = False
 
-    def alone(self) -> Weighted:
-        """The same as a layer of its own: a 1x1 convolution with one group for each channel."""
+    def alone(self) -> "Weighted | Affine":
+        """The same as a layer of its own: a 1x1 convolution with one group for each channel, unless it is public."""
+        if self.public:
+            return Affine(self.name, self.inputs, self.shape, float(self.scale[0]), float(self.shift[0]))
         if len(self.shape) == 1:
             return Linear(self.name, self.inputs, self.shape, torch.diag(self.scale), self.shift)
         weight = self.scale.view(-1, 1, 1, 1)
@@ -164,30 +173,88 @@ class Resample(Operation):
 
 
 @dataclass(frozen=True, eq=False)
-class MaxPool(Operation):
-    """The largest value of each window; some engines refuse it."""
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-
-    @property
-    def comparisons(self) -> int:
-        """One less than the window, for each element."""
-        return (prod(self.kernel) - 1) * self.elements
-
-    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
-        """torch's max-pooling."""
-        return F.max_pool2d(inputs[0], self.kernel, self.stride, self.padding)
-
-
-@dataclass(frozen=True, eq=False)
 class Add(Operation):
     """The sum of two tensors of one shape."""
 
     def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
         """Their sum."""
         return inputs[0] + inputs[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Subtract(Operation):
+    """The difference of two tensors of one shape."""
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """Their difference."""
+        return inputs[0] - inputs[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply(Operation):
+    """The product of two tensors that depend on the image, element by element; the second broadcasts to the first."""
+
+    def check(self, number: int, operations: Sequence[Operation]) -> None:
+        """The second broadcasts."""
+        super().check(number, operations)
+        first, second = (operations[source].shape for source in self.inputs)
+        fits = len(first) == len(second) and all(b in (a, 1) for a, b in zip(first, second, strict=True))
+        if not fits or first != self.shape:
+            raise ValueError(f"operation {number} multiplies tensors of other shapes")
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """Their product."""
+        return inputs[0] * inputs[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Operation):
+    """scale x + shift with two public numbers, those that a network's code states."""
+
+    scale: float
+    shift: float
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """scale x + shift."""
+        return self.scale * inputs[0] + self.shift
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Operation):
+    """Entries along one dimension, in any order and any number of times: slices, padding, repetition, flips.
+
+    Attributes:
+        dimension: Without the batch, counted from 0.
+        index: For each entry of the result that of the input; -1 for zeros.
+    """
+
+    dimension: int
+    index: Tensor
+
+    def check(self, number: int, operations: Sequence[Operation]) -> None:
+        """All entries are there."""
+        super().check(number, operations)
+        before, index = operations[self.inputs[0]].shape, self.index
+        after = (*before[: self.dimension], len(index), *before[self.dimension + 1 :])
+        if not 0 <= self.dimension < len(before) or self.shape != after or index.dtype != torch.int64:
+            raise ValueError(f"operation {number} selects entries of another shape")
+        if not len(index) or not -1 <= int(index.min()) <= int(index.max()) < before[self.dimension]:
+            raise ValueError(f"operation {number} selects entries that are not there")
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """The entries."""
+        return take(inputs[0], 1 + self.dimension, self.index)
+
+
+def take(x: Tensor, dimension: int, index: Tensor) -> Tensor:
+    """Entries of a tensor along a dimension; -1 gives zeros."""
+    steps = index.diff()
+    if int(index[0]) >= 0 and bool((steps == steps[:1]).all()) and (len(index) == 1 or int(steps[0]) > 0):
+        places: list[slice] = [slice(None)] * x.dim()
+        places[dimension] = slice(int(index[0]), int(index[-1]) + 1, int(steps[0]) if len(steps) else 1)
+        return x[tuple(places)].contiguous()
+    result = x.index_select(dimension, index.clamp(min=0))
+    return result.index_fill(dimension, (index < 0).nonzero().flatten(), 0) if bool((index < 0).any()) else result
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,8 +427,11 @@ OPERATIONS: tuple[type[Operation], ...] = (
     Convolution,
     Linear,
     Resample,
-    MaxPool,
     Add,
+    Subtract,
+    Multiply,
+    Affine,
+    Select,
     Concatenate,
     Reshape,
     Permute,

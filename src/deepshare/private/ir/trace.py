@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from deepshare.errors import UnsupportedModelError, reason
+from deepshare.private.ir import arithmetic, handlers, shapes  # noqa: F401
 from deepshare.private.ir.activations import Leaders, activation, is_leaf
-from deepshare.private.ir.handlers import CURES, HANDLERS, PASSING, SEVERAL, TracedCall
+from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
 from deepshare.private.ir.program import Input, Norm, Operation, Program, Resample, Reshape, Weighted
 from deepshare.sharing.observe import BATCH, check_input_size, copy_of
 
@@ -101,13 +102,18 @@ class _Tracer(TorchFunctionMode):
         self.stack.pop()
         if is_leaf(module):
             self.leaf -= 1
-            call = self._call(self.names[module], (self.numbers[id(args[0])],), result)
+            call = self._call(self.names[module], (self.numbers[id(args[0])],), [result])
             self._add(activation(module, call, self.leaders), result)
 
-    def _call(self, name: str, sources: tuple[int, ...], result: Tensor) -> TracedCall:
-        before = (BATCH, *self.operations[sources[0]].shape)
-        shape, number = tuple(result.shape[1:]), len(self.operations)
-        return TracedCall(name=name, inputs=sources, before=before, shape=shape, number=number)
+    def _call(self, name: str, sources: tuple[int, ...], results: Sequence[Tensor]) -> TracedCall:
+        return TracedCall(
+            name=name,
+            inputs=sources,
+            before=(BATCH, *self.operations[sources[0]].shape),
+            shapes=tuple(tuple(result.shape[1:]) for result in results),
+            number=len(self.operations),
+            depends=lambda value: id(value) in self.numbers,
+        )
 
     def _add(self, operation: Operation, result: Tensor) -> None:
         if isinstance(operation, Resample) and len(operation.shape) == 1:  # a mean that drops its dimensions
@@ -142,14 +148,21 @@ class _Tracer(TorchFunctionMode):
         if len(sources) > 1 and name not in SEVERAL:
             raise UnsupportedModelError(
                 f"{where or 'the network'} calls {name.strip('_')} with several tensors that depend on the image: "
-                "private inference knows sums and concatenation of such"
+                "private inference knows sums, products, maxima and concatenation of such"
             )
-        if handler is None or not isinstance(result, Tensor):
+        if handler is None:
             raise UnsupportedModelError(
                 f"{where or 'the network'} calls {name.strip('_')}, which private inference does not know: "
-                f"{CURES.get(name, 'build it from convolutions, ReLUs, average pooling, sums and concatenation')}"
+                f"{CURES.get(name.strip('_'), 'build it from convolutions, ReLUs, pooling, sums and products')}"
             )
-        self._add(handler(self._call(where, tuple(sources), result), *args, **kwargs), result)
+        results = [result] if isinstance(result, Tensor) else [part for part in result if isinstance(part, Tensor)]
+        made = handler(self._call(where, tuple(sources), results), *args, **kwargs)
+        if isinstance(made, Operation):
+            self._add(made, result)
+            return
+        for chain, part in zip([made] if isinstance(made, Chain) else made, results, strict=True):
+            self.operations += chain.operations
+            self._alias(part, chain.result)
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -175,6 +188,10 @@ def fold(operations: Sequence[Operation], output: int) -> Program:
         if isinstance(operation, Norm):
             (before,) = operation.inputs
             layer = kept[numbers[before]]
+            if operation.public and bool((operation.scale == 1).all() and (operation.shift == 0).all()):
+                numbers[number] = numbers[before]
+                uses[before] += uses[number] - 1
+                continue
             if uses[before] == 1 and isinstance(layer, Weighted):
                 numbers[number] = numbers[before]
                 kept[numbers[number]] = layer.scaled(operation.scale, operation.shift)

@@ -28,7 +28,7 @@ ENGINE = "crypten"  # its cost is shown layer by layer
 MEASURED = "Measured, per image of a batch; rounds are those of the whole batch"
 TITLE = "Cost of private inference"
 FEW = 48  # the table of layers is unfolded up to this many
-NAMES = {"SharedActivation": "activation", "GatedActivation": "activation", "MaxPool": "max pool"}
+NAMES = {"SharedActivation": "activation", "GatedActivation": "activation"}
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,9 @@ class Model(Section):
     arguments: dict[str, int | float | bool | str] = Field({})
     weights: str | None = None  # a weights file or a run folder that the network starts from
     relu6_to_relu: bool = False  # every ReLU6 becomes a ReLU, so that its gate can be shared too
+    piecewise_to_relu: bool = False  # ReLU6, hard-swish, LeakyReLU and their kin are written as ReLUs, exactly
+    smooth_to_relu: bool = False  # SiLU, GELU and their kin become ReLUs, Sigmoid a hard sigmoid
+    maxpool: Literal["exact", "shared", "avg"] | None = None  # as gates, all of them or within the budget; or averages
 
     @model_validator(mode="before")
     @classmethod
@@ -120,6 +123,7 @@ class Budget(Section):
     max_group: Positive | None = None
     patch: Positive = 1  # side of the square patches whose neurons share a gate, too
     per_block: bool = False  # layers share gates within a residual block only
+    groups: Literal["consecutive", "stage"] = "consecutive"  # of one shape: those in a row, or all of a stage
     first_site_only: bool = False  # a group weighs what its first site weighs, not the sum of its sites
     leader: Literal["first", "data"] = "first"  # the site that computes the gates of a group; data: allocation.leaders
 
@@ -131,7 +135,9 @@ class Budget(Section):
     @property
     def of_plan(self) -> dict[str, Any]:
         """The keys that decide which sites share gates."""
-        return self.model_dump(include={"layer_sharing", "max_group", "per_block", "patch", "first_site_only"})
+        return self.model_dump(
+            include={"layer_sharing", "max_group", "per_block", "patch", "first_site_only", "groups"}
+        )
 
 
 class Phase(Section):

@@ -85,6 +85,8 @@ class Odd(nn.Module):
         x = x.view(-1, 2, 4, *x.shape[2:]).transpose(1, 2).flatten(1, 2)
         x = F.interpolate(self.second(x), size=(5, 9), mode="bilinear", align_corners=False)
         x = x + F.relu(x)
+        x = torch.cat([x[:, 1::2], F.hardswish(x[:, ::2]) / 3 - 0.25], 1) * x.mean((2, 3), keepdim=True)
+        x = F.pad(x, (1, 0, -1, 1))
         x = F.adaptive_avg_pool2d(F.avg_pool2d(x, 2), (3, 3))
         return self.last(self.act(F.adaptive_avg_pool2d(x, 1).flatten(1)))
 

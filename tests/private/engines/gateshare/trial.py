@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from deepshare import plan, share, zoo
+from deepshare import maxpool_to_relu, piecewise_to_relu, plan, share, zoo
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.methods.square import curve, curved_relus
 from deepshare.private.engines.gateshare.client import ClientMaterial, ClientParty
@@ -246,6 +246,32 @@ class Odd(nn.Module):
         return self.last(F.relu(self.third(x.flatten(1))))
 
 
+class Excited(nn.Module):
+    """Max-pooling and squeeze-and-excite, with padding, slices, differences and public constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu, self.pool = nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        self.squeeze, self.scale = nn.Conv2d(8, 8, 1), nn.Hardsigmoid()
+        self.swish, self.last = nn.Hardswish(), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.relu(self.first(x)))
+        x = x * self.scale(self.squeeze(x.mean((2, 3), keepdim=True)))
+        x = torch.cat([x[:, ::2], 2 - x[:, 1::2] / 3], 1)
+        return self.last(self.swish(F.pad(x, (1, 0, 0, 1))).mean((2, 3)))
+
+
+def excited() -> nn.Module:
+    """The same with shared gates."""
+    model = maxpool_to_relu(piecewise_to_relu(Excited().eval()))
+    shared = share(model, plan(model, SIZE, "40%"), start="uniform").eval()
+    for name, parameter in shared.named_parameters():
+        if name.endswith(("alpha", "beta")):
+            nn.init.normal_(parameter, 0.5, 0.3)
+    return shared
+
+
 def networks() -> dict[str, nn.Module]:
     """Networks that have steps of every kind among them."""
     return {
@@ -255,6 +281,8 @@ def networks() -> dict[str, nn.Module]:
         "curved": curved_resnet(),
         "quadratic": Quadratic().eval(),
         "apart": Apart().eval(),
+        "excited": Excited().eval(),
+        "excited and shared": excited(),
     }
 
 

@@ -7,14 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare import plan, share, zoo
-from deepshare.private.ir.program import GatedActivation, Operation, Program
+from deepshare.private.ir.program import Affine, GatedActivation, Operation, Program, Subtract
 from deepshare.private.ir.trace import translate
 
 SIZE = (2, 8, 8)
 
 
 class Varied(nn.Module):
-    """Every operation: dilation, groups, stride, sums, concatenation, shuffle, pooling of all kinds, interpolation."""
+    """Every operation: dilation, groups, stride, sums, concatenation, shuffle, slices, padding,
+    products, pooling of all kinds, interpolation.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,6 +33,8 @@ class Varied(nn.Module):
         x = F.max_pool2d(torch.cat([x, y], 1), 3, 2, 1)
         x = x.view(-1, 2, 4, 4, 4).transpose(1, 2).flatten(1, 2)
         x = F.relu(self.grouped(x))
+        x = torch.cat([x[:, 1::2], x[:, ::2] / 3 - 0.25], 1) * F.hardsigmoid(x.mean((2, 3), keepdim=True))
+        x = F.pad(x, (1, 0, -1, 1))
         x = F.interpolate(x, scale_factor=2, mode="bilinear")
         x = F.avg_pool2d(F.adaptive_avg_pool2d(x, 3), 2, 1)
         return self.last(torch.flatten(x, 1))
@@ -43,7 +47,7 @@ def varied(kind: str) -> Program:
     if kind == "shared":
         model = share(model, plan(model, SIZE, "40%"), start="uniform").eval()
     program = translate(model, SIZE)
-    return Program(tuple(_changed(operation, kind) for operation in program.operations))
+    return _changed_program(program, kind)
 
 
 def resnet(kind: str, size: int = 16) -> Program:
@@ -53,7 +57,17 @@ def resnet(kind: str, size: int = 16) -> Program:
     images = (3, size, size)
     if kind == "shared":
         return translate(share(model, plan(model, images, "5%"), start="uniform").eval(), images)
-    return Program(tuple(_changed(operation, kind) for operation in translate(model, images).operations))
+    return _changed_program(translate(model, images), kind)
+
+
+def _changed_program(program: Program, kind: str) -> Program:
+    """Other activations for its ReLUs, but not for those of max-pooling and of the hard sigmoid."""
+    parts = {op for op in program.operations if op.inputs and isinstance(_first(program, op), Subtract | Affine)}
+    return Program(tuple(op if op in parts else _changed(op, kind) for op in program.operations))
+
+
+def _first(program: Program, operation: Operation) -> Operation:
+    return program.operations[operation.inputs[0]]
 
 
 def _changed(operation: Operation, kind: str) -> Operation:

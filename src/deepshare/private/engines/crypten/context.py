@@ -107,12 +107,14 @@ class Context:
             self.values[number] = MaskedValue(self.triples.fresh((self.images, *size)))
         return self.values[number]
 
-    def open_value(self, number: int, x: Tensor) -> Tensor:
-        """A result less its mask, opened unless it has been."""
-        value = self.values[number]
-        if value.opened is None:
-            (value.opened,) = self.link.open([x - value.mask.share])
-        return value.opened
+    def open_values(self, numbers: Sequence[int], results: Sequence[Tensor]) -> list[Tensor]:
+        """Results less their masks; those that have not been opened are, in one round."""
+        fresh = {n: x for n, x in zip(numbers, results, strict=True) if self.values[n].opened is None}
+        if fresh:
+            opened = self.link.open([x - self.values[number].mask.share for number, x in fresh.items()])
+            for number, less_mask in zip(fresh, opened, strict=True):
+                self.values[number].opened = less_mask
+        return [value for number in numbers if (value := self.values[number].opened) is not None]
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Drop the openings of results that nobody reads any more."""

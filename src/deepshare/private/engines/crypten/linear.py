@@ -42,7 +42,7 @@ class SecureLinear(SecureOperation[Weighted]):
 
     def run(self, inputs: Sequence[Tensor]) -> Tensor:
         """Open x and multiply."""
-        opened = self.context.open_value(self.operation.inputs[0], inputs[0])
+        (opened,) = self.context.open_values(self.operation.inputs, inputs)
         return truncate(self._product(opened, self._weight.share) + self._rest, WEIGHT_BITS)
 
     @staticmethod

@@ -24,7 +24,7 @@ class SecureOperation(ABC, Generic[Op]):
         number: Number of the operation in it.
 
     Attributes:
-        opens_input: Whether it opens its input, once for all operations that read it.
+        opens_input: Whether it opens its inputs, each once for all operations that read it.
     """
 
     opens_input: ClassVar[bool] = False
@@ -50,7 +50,7 @@ class SecureOperation(ABC, Generic[Op]):
 
         Args:
             operation: The operation.
-            opened: Numbers of its input that are opened with it: none if another operation has done so.
+            opened: Numbers of its inputs that are opened with it: none if another operation has done so.
         """
         return Part()
 

@@ -3,39 +3,45 @@
 from collections import deque
 from typing import Any
 
+from deepshare.private.engines.crypten.arithmetic import SecureAffine, SecureMultiply, SecureResample
 from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.gated import SecureGatedActivation
 from deepshare.private.engines.crypten.linear import SecureLinear
 from deepshare.private.engines.crypten.operation import BYTES, Local, SecureOperation
-from deepshare.private.engines.crypten.pooling import SecureMaxPool, SecureResample
 from deepshare.private.engines.crypten.shared import SecureSharedActivation
 from deepshare.private.ir.program import (
     Add,
+    Affine,
     Concatenate,
     Convolution,
     GatedActivation,
     Input,
     Linear,
-    MaxPool,
+    Multiply,
     Operation,
     Permute,
     Program,
     Resample,
     Reshape,
+    Select,
     SharedActivation,
+    Subtract,
 )
 from deepshare.private.runtime.engine import Part
 
 IMPLEMENTATIONS: dict[type[Operation], type[SecureOperation[Any]]] = {
     Input: Local,
     Add: Local,
+    Subtract: Local,
+    Select: Local,
+    Affine: SecureAffine,
+    Multiply: SecureMultiply,
     Concatenate: Local,
     Reshape: Local,
     Permute: Local,
     Convolution: SecureLinear,
     Linear: SecureLinear,
     Resample: SecureResample,
-    MaxPool: SecureMaxPool,
     SharedActivation: SecureSharedActivation,
     GatedActivation: SecureGatedActivation,
 }
@@ -53,9 +59,9 @@ def online(program: Program, images: int) -> dict[int, Part]:
     parts = {}
     for number, operation in enumerate(program.operations):
         kind, fresh = IMPLEMENTATIONS[type(operation)], 0
-        if kind.opens_input and operation.inputs[0] not in opened:
-            opened.add(operation.inputs[0])
-            fresh = program.operations[operation.inputs[0]].elements
+        if kind.opens_input:
+            fresh = sum(program.operations[source].elements for source in set(operation.inputs) - opened)
+            opened.update(operation.inputs)
         parts[number] = _times(kind.online(operation, fresh), images)
     logits = images * program.operations[-1].elements * BYTES
     parts[len(program.operations) - 1] += Part(server_bytes=logits, rounds=1)

@@ -60,7 +60,7 @@ class SecureSharedActivation(SecureOperation[SharedActivation]):
     def run(self, inputs: Sequence[Tensor]) -> Tensor:
         """Compare, if it leads; open x; multiply."""
         (x,), (number,) = inputs, self.operation.inputs
-        opened = self._compare(x) if self.operation.leads else self.context.open_value(number, x)
+        opened = self._compare(x) if self.operation.leads else self.context.open_values([number], [x])[0]
         flip = self._spread(self._gates.seen())
         sign = 1 - 2 * flip
         self.context.products += 2 * x.numel()
@@ -75,7 +75,7 @@ class SecureSharedActivation(SecureOperation[SharedActivation]):
         first = x[:, : self.operation.prototypes]
         for opened in self.context.compare(self._gates, first if cells is None else sums(first, cells), hidden):
             value.opened = opened
-        return self.context.open_value(number, x)
+        return self.context.open_values([number], [x])[0]
 
     def _spread(self, gates: Tensor) -> Tensor:
         cells = self.operation.cells

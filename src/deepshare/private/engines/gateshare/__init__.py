@@ -88,7 +88,7 @@ class Gateshare:
         return ("server", "client") if _has_pool(options) else ("server", "client", "dealer")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
-        """Refuse max-pooling, options, and weights beyond the range of fixed point."""
+        """Refuse options, and weights beyond the range of fixed point."""
         from deepshare.private.engines.gateshare.compile import check
 
         _has_pool(options)

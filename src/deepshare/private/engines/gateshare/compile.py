@@ -8,22 +8,25 @@ from typing import Any
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.gateshare.fixedpoint import PRODUCT_BITS, WEIGHT, NumberFormat
-from deepshare.private.engines.gateshare.protocols import gate, linear, local, square
+from deepshare.private.engines.gateshare.protocols import gate, linear, local, product, square
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, ScheduleBuilder
 from deepshare.private.ir.program import (
     Add,
+    Affine,
     Concatenate,
     Convolution,
     GatedActivation,
     Input,
     Linear,
-    MaxPool,
+    Multiply,
     Operation,
     Permute,
     Program,
     Resample,
     Reshape,
+    Select,
     SharedActivation,
+    Subtract,
     hidden_tensors,
 )
 
@@ -32,6 +35,10 @@ LOWERINGS: dict[type[Operation], Callable[[ScheduleBuilder, int, Any], None]] = 
     SharedActivation: gate.lower_shared,
     GatedActivation: square.lower_gated_or_square,
     Add: local.lower_add,
+    Subtract: local.lower_subtract,
+    Multiply: product.lower_multiply,
+    Affine: local.lower_affine,
+    Select: local.lower_select,
     Concatenate: local.lower_concatenate,
     Reshape: local.lower_reshape,
     Permute: local.lower_permute,
@@ -92,8 +99,8 @@ def schedule(program: Program, number_format: NumberFormat, *, dealt: bool = Tru
 def _problems(operation: Operation, dealt: bool) -> Iterator[str]:
     if not dealt and isinstance(operation, GatedActivation) and operation.square is not None:
         yield "gateshare-2pc has no polynomials yet: take engine gateshare, or spu-cheetah"
-    if isinstance(operation, MaxPool):
-        yield "gateshare has no max-pooling: train with average pooling, or take engine crypten"
+    if not dealt and isinstance(operation, Multiply):
+        yield "gateshare-2pc has no products of two hidden tensors yet: take engine gateshare, or spu-cheetah"
     for field, tensor in hidden_tensors(operation).items():
         if tensor.is_meta:
             continue

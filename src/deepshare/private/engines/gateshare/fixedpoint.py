@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.ir.program import Convolution, GatedActivation, Linear, Program
+from deepshare.private.ir.program import Convolution, GatedActivation, Linear, Multiply, Program
 
 FRACTION, WEIGHT, AFFINE = 16, 14, 12
 """Fractional bits of activations, of weights, and of alpha and beta, in a large network."""
@@ -158,7 +158,7 @@ def range_bits(largest: float) -> int:
 def _finer(program: Program, ranges: list[int]) -> int:
     """By shapes and ranges alone, so that it is the same for an outline.
 
-    What rounding of squares tells is hidden by the noise of large networks only: it would not be finer.
+    What rounding of squares and products tells is hidden by the noise of large networks only: it would not be finer.
     """
     if _has_square(program):
         return 0
@@ -171,7 +171,10 @@ def _finer(program: Program, ranges: list[int]) -> int:
 
 
 def _has_square(program: Program) -> bool:
-    return any(isinstance(op, GatedActivation) and op.square is not None for op in program.operations)
+    return any(
+        isinstance(op, Multiply) or (isinstance(op, GatedActivation) and op.square is not None)
+        for op in program.operations
+    )
 
 
 def _heavy(program: Program) -> bool:

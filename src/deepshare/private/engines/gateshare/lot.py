@@ -54,6 +54,10 @@ class Lot:
         """Derive 16 bytes that both parties know."""
         return derive(self.id, name, number)[:16]
 
+    def public_mask(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
+        """Expand ring elements for every image that both parties know."""
+        return mask(derive(self.id, name, number), (self.images, *shape), name, number)
+
     def correction(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
         """Ring elements for every image, as the dealer sent them."""
         return torch.from_numpy(self.pieces[number, name].view(np.int64)).view(self.images, *shape)
@@ -91,6 +95,11 @@ class LotBatch:
         """See `Lot.share`."""
         shares: Tensor = _concat([_select(lot.share(name, number, shape), rows) for lot, rows in self.parts])
         return shares
+
+    def public_mask(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
+        """See `Lot.public_mask`."""
+        masks: Tensor = _concat([_select(lot.public_mask(name, number, shape), rows) for lot, rows in self.parts])
+        return masks
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepshare.private.engines.spu import cheetah
-from deepshare.private.engines.spu.kernel import CostContext, Keep, Kernel, as_is, both
+from deepshare.private.engines.spu.kernel import CostContext, Keep, Kernel, as_is, both, take
 from deepshare.private.engines.spu.linear import Held
 from deepshare.private.engines.spu.lowering import Lowering
 from deepshare.private.ir.program import GatedActivation, hidden_tensors
@@ -45,7 +44,7 @@ class GatedKernel(Kernel):
     def compute(self, inputs: Sequence["Array"], hidden: Mapping[str, "Array"], keep: Keep = as_is) -> "Array":
         """Both parts, gathered and put back."""
         (x,) = inputs
-        gated, others = self._relu(x), _take(x, self.others)
+        gated, others = self._relu(x), take(x, self.others)
         if hidden:
             others = keep(others)
             others = (hidden["square"] * others + hidden["linear"]) * others + hidden["constant"]
@@ -54,7 +53,7 @@ class GatedKernel(Kernel):
     def _relu(self, x: "Array") -> "Array":
         import jax.numpy as jnp
 
-        gated = _take(x, self.gates)
+        gated = take(x, self.gates)
         return jnp.where(gated >= 0, gated, 0.0) if len(self.gates) else gated
 
     def _place(self, gated: "Array", others: "Array") -> "Array":
@@ -62,7 +61,7 @@ class GatedKernel(Kernel):
         import jax.numpy as jnp
 
         order = np.argsort(np.concatenate([self.gates.numpy(), self.others.numpy()]))
-        return _take(jnp.concatenate([gated, others], 1), order)
+        return take(jnp.concatenate([gated, others], 1), order)
 
     def semi2k(self, context: CostContext) -> Part:
         """56 bytes to compare and 16 to select; two products with truncations in a polynomial."""
@@ -98,7 +97,7 @@ class PartsKernel(GatedKernel):
         import jax.numpy as jnp
 
         (x,) = inputs
-        gated, others = self._relu(x), _take(x, self.others)
+        gated, others = self._relu(x), take(x, self.others)
         places = ((gated, 0 * others), (0 * gated, others * others), (0 * gated, others))
         first, *rest = (self._place(*pair).reshape(x.shape) for pair in places)
         return jnp.concatenate([first + hidden["constant"], *rest], 1)
@@ -106,15 +105,6 @@ class PartsKernel(GatedKernel):
     def cheetah(self, context: CostContext) -> Part:
         """The scale is left to the next product."""
         return self._compared(context) + self._squared(context)
-
-
-def _take(x: "Array", positions: Any) -> "Array":
-    """Positions of each image; one flat gather, because scattered positions one by one would take seconds."""
-    index = np.asarray(positions)
-    if len(index) == prod(x.shape[1:]) and bool((index == np.arange(len(index))).all()):
-        return x.reshape(len(x), -1)
-    count, size = len(x), prod(x.shape[1:])
-    return x.reshape(-1)[(np.arange(count)[:, None] * size + index).reshape(-1)].reshape(count, -1)
 
 
 def lower_gated(lowering: Lowering, number: int, operation: GatedActivation) -> Held:

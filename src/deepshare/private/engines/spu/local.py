@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from deepshare.private.engines.spu.kernel import Keep, Kernel, as_is
+from deepshare.private.engines.spu.kernel import Keep, Kernel, as_is, take
 from deepshare.private.engines.spu.linear import Held, Value, pending
 from deepshare.private.engines.spu.lowering import Lowering
-from deepshare.private.ir.program import Add, Concatenate, Input, Permute, Reshape
+from deepshare.private.ir.program import Add, Concatenate, Input, Permute, Reshape, Select, Subtract
 
 if TYPE_CHECKING:
     from jax import Array
@@ -48,6 +50,33 @@ class SumKernel(Kernel):
     def compute(self, inputs: Sequence["Array"], hidden: Mapping[str, "Array"], keep: Keep = as_is) -> "Array":
         """Their sum."""
         return inputs[0] + inputs[1]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DifferenceKernel(Kernel):
+    """The difference of two."""
+
+    def compute(self, inputs: Sequence["Array"], hidden: Mapping[str, "Array"], keep: Keep = as_is) -> "Array":
+        """Their difference."""
+        return inputs[0] - inputs[1]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SelectKernel(Kernel):
+    """Entries along one dimension; -1 for zeros."""
+
+    dimension: int
+    index: Tensor
+
+    def compute(self, inputs: Sequence["Array"], hidden: Mapping[str, "Array"], keep: Keep = as_is) -> "Array":
+        """The entries; zeros are one entry more."""
+        import jax.numpy as jnp
+
+        (x,), axis = inputs, 1 + self.dimension
+        if bool((self.index < 0).any()):
+            x = jnp.concatenate([x, jnp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)], axis)
+        places = np.arange(prod(x.shape[1:])).reshape(x.shape[1:]).take(self.index.numpy(), self.dimension)
+        return take(x, places.reshape(-1)).reshape(-1, *self.shape)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,6 +135,25 @@ def lower_reshape(lowering: Lowering, number: int, operation: Reshape) -> Held:
     area = prod(x.shape[1:])
     owner = (x.owner[:, None] * area + torch.arange(area)).flatten()
     return Held(value.name, operation.shape, owner, x.scale.repeat_interleave(area))
+
+
+def lower_subtract(lowering: Lowering, number: int, operation: Subtract) -> Held:
+    """The difference, after pending scales."""
+    names = lowering.names(operation)
+    return lowering.emit(DifferenceKernel(number=number, inputs=names, output=f"v{number}", shape=operation.shape))
+
+
+def lower_select(lowering: Lowering, number: int, operation: Select) -> Held:
+    """The entries, after a pending scale."""
+    kernel = SelectKernel(
+        number=number,
+        inputs=lowering.names(operation),
+        output=f"v{number}",
+        shape=operation.shape,
+        dimension=operation.dimension,
+        index=operation.index,
+    )
+    return lowering.emit(kernel)
 
 
 def lower_permute(lowering: Lowering, number: int, operation: Permute) -> Held:

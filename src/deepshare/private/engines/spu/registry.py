@@ -11,25 +11,36 @@ from typing import Any
 from deepshare.private.engines.spu.gated import lower_gated
 from deepshare.private.engines.spu.kernel import CostContext, Kernel
 from deepshare.private.engines.spu.linear import Value, layer
-from deepshare.private.engines.spu.local import lower_add, lower_concatenate, lower_input, lower_permute, lower_reshape
+from deepshare.private.engines.spu.local import (
+    lower_add,
+    lower_concatenate,
+    lower_input,
+    lower_permute,
+    lower_reshape,
+    lower_select,
+    lower_subtract,
+)
 from deepshare.private.engines.spu.lowering import Lowering
-from deepshare.private.engines.spu.pooling import lower_max_pool, lower_resample
+from deepshare.private.engines.spu.products import lower_affine, lower_multiply, lower_resample
 from deepshare.private.engines.spu.protocol import Protocol
 from deepshare.private.engines.spu.shared import lower_shared
 from deepshare.private.ir.program import (
     Add,
+    Affine,
     Concatenate,
     Convolution,
     GatedActivation,
     Input,
     Linear,
-    MaxPool,
+    Multiply,
     Operation,
     Permute,
     Program,
     Resample,
     Reshape,
+    Select,
     SharedActivation,
+    Subtract,
     Weighted,
 )
 from deepshare.private.runtime.engine import Part
@@ -46,13 +57,16 @@ def lower_linear(lowering: Lowering, number: int, operation: Weighted) -> Value:
 LOWERINGS: dict[type[Operation], Callable[[Lowering, int, Any], Value]] = {
     Input: lower_input,
     Add: lower_add,
+    Subtract: lower_subtract,
+    Select: lower_select,
+    Affine: lower_affine,
+    Multiply: lower_multiply,
     Concatenate: lower_concatenate,
     Reshape: lower_reshape,
     Permute: lower_permute,
     Convolution: lower_linear,
     Linear: lower_linear,
     Resample: lower_resample,
-    MaxPool: lower_max_pool,
     SharedActivation: lower_shared,
     GatedActivation: lower_gated,
 }

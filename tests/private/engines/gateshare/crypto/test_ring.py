@@ -67,7 +67,12 @@ def test_truncation_is_right_just_outside_the_window(z: int, client: int, bits: 
     assert abs(truncated(z, client, bits) - z / 2**bits) <= 1
 
 
-@pytest.mark.parametrize(("z", "client"), [(WINDOW, WINDOW - 1), (WINDOW, 0), (-WINDOW, RING - WINDOW), (-1, RING - 1)])
+def test_a_public_zero_may_be_truncated() -> None:
+    assert is_safe_to_truncate(torch.cat([element(1 << 50), element(0)]))
+    assert truncated(0, 0, 14) == 0
+
+
+@pytest.mark.parametrize(("z", "client"), [(WINDOW, WINDOW - 1), (WINDOW, 1), (-WINDOW, RING - WINDOW), (-1, RING - 1)])
 def test_truncation_fails_just_inside_the_window_and_the_screen_sees_it(z: int, client: int) -> None:
     assert not is_safe_to_truncate(torch.cat([element(1 << 50), element(client)]))
     assert abs(truncated(z, client, 14) - z / 2**14) > 2**48

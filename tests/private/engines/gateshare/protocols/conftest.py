@@ -12,7 +12,10 @@ from tests.private.engines.gateshare.trial import (
 )
 
 
-@pytest.fixture(scope="module", params=["shared", "plain", "odd", "curved", "quadratic", "apart", "coarse"])
+@pytest.fixture(
+    scope="module",
+    params=["shared", "plain", "odd", "curved", "quadratic", "apart", "excited", "excited and shared", "coarse"],
+)
 def trial(request: pytest.FixtureRequest) -> Trial:
     torch.manual_seed(1)
     if request.param == "coarse":

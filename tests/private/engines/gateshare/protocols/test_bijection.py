@@ -24,7 +24,8 @@ from deepshare.private.engines.gateshare.protocols import comparison, local
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
 from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, gated
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep, Multiply
-from deepshare.private.engines.gateshare.protocols.local import InputStep, LocalStep
+from deepshare.private.engines.gateshare.protocols.local import AffineStep, InputStep, LocalStep
+from deepshare.private.engines.gateshare.protocols.product import ProductStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
@@ -38,6 +39,7 @@ from tests.private.engines.gateshare.trial import (
     Tapped,
     Trial,
     curved_resnet,
+    excited,
     shared_resnet,
     truncated_shares,
     watched,
@@ -62,8 +64,9 @@ class Ideal:
 
 @dataclass(eq=False)
 class Explained:
-    """A lot whose masks are found, not dealt."""
+    """A lot whose masks are found, not dealt; those that are public are as they were."""
 
+    public: Lot
     images: int = IMAGES
     values: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     ideals: dict[int, Ideal] = field(default_factory=dict)
@@ -72,6 +75,9 @@ class Explained:
         return self.values[name, number]
 
     share = mask
+
+    def public_mask(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
+        return self.public.public_mask(name, number, shape)
 
 
 @dataclass(eq=False)
@@ -110,7 +116,7 @@ class World:
         return step.shaped(h_S ^ h_C)
 
 
-@pytest.fixture(scope="module", params=[shared_resnet, curved_resnet])
+@pytest.fixture(scope="module", params=[shared_resnet, curved_resnet, excited])
 def world(request: pytest.FixtureRequest) -> World:
     torch.manual_seed(7)
     trial = Trial(translate(request.param(), SIZE))
@@ -147,7 +153,7 @@ class ForClient:
     """Finds the client's masks that explain another image to the server."""
 
     def __init__(self, world: World, images: Tensor) -> None:
-        self.world, self.lot, self.images = world, Explained(), images
+        self.world, self.lot, self.images = world, Explained(world.client_lot), images
         self.steps, self.x_C = world.trial.schedule, torch.empty(0)
         self.b: dict[int, Tensor] = {}
 
@@ -171,11 +177,31 @@ class ForClient:
                 return inputs[0]
             case SquareStep():
                 return self.square(step)
+            case ProductStep():
+                return self.product(step)
             case GateStep():
                 return self.gate(step, inputs[0])
+            case AffineStep():
+                return step.apply(inputs) + (
+                    self.lot.public_mask("shift", step.number, step.shape) if step.shift else 0
+                )
             case LocalStep():
                 return step.apply(inputs)
         raise AssertionError(step)
+
+    def product(self, step: ProductStep) -> Tensor:
+        theirs, found = self.world.server_lot, self.lot.values
+        pairs = [(found["neurons", one.number], theirs.mask("neurons", one.number, one.shape)) for one in step.factors]
+        (a_C, a_S), (b_C, b_S) = pairs
+        AB_C = (a_S + a_C) * (b_S + b_C) - theirs.correction("masked", step.number, step.shape)
+        eps, phi = (
+            self.world.server_shares[one.number] - mask + self.world.openings[one.number, "neurons"]
+            for one, (_, mask) in zip(step.factors, pairs, strict=True)
+        )
+        sent = self.world.numbers(self.world.run.from_client, step.number, step.shape)
+        p = sent - (eps * b_C + phi * a_C + AB_C)
+        found["masked", step.number], found["pad", step.number] = AB_C, p
+        return -p
 
     def linear(self, step: LinearStep, inputs: list[Tensor]) -> Tensor:
         L: list[Multiply] = step.dealer_session(self.world.trial.dealer.seed)
@@ -255,7 +281,7 @@ class ForServer:
     """Finds the server's masks that explain another model to the client."""
 
     def __init__(self, world: World, program: Program) -> None:
-        self.world, self.lot = world, Explained()
+        self.world, self.lot = world, Explained(world.server_lot)
         self.steps = watched(program, world.trial.number_format)
         self.server = ServerParty(self.steps, bytes(32))
         self.b: dict[int, Tensor] = {}
@@ -288,11 +314,31 @@ class ForServer:
                 return inputs[0]
             case SquareStep():
                 return self.square(step)
+            case ProductStep():
+                return self.product(step)
             case GateStep():
                 return self.gate(step, inputs[0])
+            case AffineStep():
+                z = self.lot.public_mask("shift", step.number, step.shape)
+                return step.apply(inputs) + (step.shift - z if step.shift else 0)
             case LocalStep():
                 return step.apply(inputs)
         raise AssertionError(step)
+
+    def product(self, step: ProductStep) -> Tensor:
+        theirs, found = self.world.client_lot, self.lot.values
+        (a_S, a_C), (b_S, b_C) = (
+            (found["neurons", one.number], theirs.mask("neurons", one.number, one.shape)) for one in step.factors
+        )
+        AB_S = (a_S + a_C) * (b_S + b_C) - theirs.mask("masked", step.number, step.shape)
+        found["masked", step.number] = AB_S
+        eps, phi = (
+            self.world.numbers(self.world.run.from_server, one.number, one.shape)
+            + self.world.openings[one.number, "neurons"]
+            for one in step.factors
+        )
+        sent = self.world.numbers(self.world.run.from_client, step.number, step.shape)
+        return eps * (phi + b_S) + phi * a_S + AB_S + sent
 
     def linear(self, step: LinearStep, inputs: list[Tensor]) -> Tensor:
         theirs = self.world.client_lot

@@ -12,14 +12,18 @@ from deepshare.private.engines.gateshare.crypto.ring import decode
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.local import (
+    AffineStep,
     ConcatStep,
+    DifferenceStep,
     InputStep,
     ResampleStep,
     ReshapeStep,
     ScatterStep,
     SelectStep,
     SumStep,
+    TakeStep,
 )
+from deepshare.private.engines.gateshare.protocols.product import ProductStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.trace import translate
@@ -82,5 +86,6 @@ def test_the_networks_have_steps_of_every_kind() -> None:
             if isinstance(step, LinearStep):
                 kinds.add(len(step.terms))
     assert kinds >= {InputStep, LinearStep, TruncationStep, SumStep, ConcatStep, ReshapeStep, ResampleStep, GateStep}
-    assert kinds >= {OpeningStep, SquareStep, ScatterStep, SelectStep}
+    assert kinds >= {OpeningStep, SquareStep, ProductStep, ScatterStep, SelectStep}
+    assert kinds >= {DifferenceStep, AffineStep, TakeStep}
     assert kinds >= {(True, True), (False, True), (True, False), True, False, 2}

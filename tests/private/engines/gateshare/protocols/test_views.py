@@ -20,10 +20,11 @@ from deepshare.private.engines.gateshare.protocols import gate
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
 from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, ClientGate, GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
+from deepshare.private.engines.gateshare.protocols.product import ProductStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.ir.trace import translate
 from tests.private.engines.gateshare.sessions import fix_randomness
-from tests.private.engines.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, shared_resnet
+from tests.private.engines.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, excited, shared_resnet
 
 IMAGES = 32
 LOW, HIGH = 120.0, 440.0
@@ -41,7 +42,7 @@ class View:
     gates: dict[int, Bits]
 
 
-@pytest.fixture(scope="module", params=[shared_resnet, curved_resnet])
+@pytest.fixture(scope="module", params=[shared_resnet, curved_resnet, excited])
 def views(request: pytest.FixtureRequest) -> list[View]:
     """Of two inferences of the same images, all alike."""
     torch.manual_seed(71)
@@ -79,7 +80,7 @@ def view(patch: pytest.MonkeyPatch, trial: Trial, images: Tensor) -> View:
     for one in trial.schedule.steps:
         if isinstance(one, OpeningStep):
             seen_by_client["opening", one.number] = sent(run.from_server, one) + mine[one.number]
-        elif isinstance(one, SquareStep):
+        elif isinstance(one, SquareStep | ProductStep):
             server["answer", one.number] = theirs[one.number]
     for (number, name), piece in for_server.pieces.items():
         if name in ("bit", "masked"):
@@ -134,7 +135,7 @@ def looks_uniform(numbers: NDArray[np.uint64]) -> bool:
 def test_no_mask_serves_two_purposes(views: list[View], party: str) -> None:
     """Also of tensors of other shapes: masks of one label begin alike."""
     held: Hidden = getattr(views[0], party)
-    assert len(held) > (80 if party == "server" else 12)
+    assert len(held) > (40 if party == "server" else 12)
     for (one, first), (other, second) in combinations(held.items(), 2):
         size = min(len(first), len(second))
         assert looks_uniform(first[:size] - second[:size]), (one, other)

@@ -17,7 +17,6 @@ The noise hides what rounding, which depends on hidden values, tells about the w
 is an error. It is not asked again: a visible retry would tell the server something.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Resampling
 from deepshare.private.engines.gateshare.crypto.ring import decode, encode, fresh_seed, mask
 from deepshare.private.engines.gateshare.fixedpoint import LARGEST_LOGIT
-from deepshare.private.engines.gateshare.lot import Batch
+from deepshare.private.engines.gateshare.lot import Batch, LotBatch
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
@@ -37,9 +36,21 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ClientOnline,
     InTheClear,
     ProtocolStep,
+    ServerOffline,
     ServerOnline,
 )
-from deepshare.private.ir.program import Add, Concatenate, Input, Permute, Resample, Reshape
+from deepshare.private.ir.program import (
+    Add,
+    Affine,
+    Concatenate,
+    Input,
+    Permute,
+    Resample,
+    Reshape,
+    Select,
+    Subtract,
+    take,
+)
 from deepshare.private.runtime.engine import Part
 from deepshare.private.transport.channel import Channel
 
@@ -114,6 +125,65 @@ class SumStep(LocalStep):
     def apply(self, inputs: list[Tensor]) -> Tensor:
         """Add."""
         return (inputs[0] << self.lifts[0]) + (inputs[1] << self.lifts[1])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DifferenceStep(LocalStep):
+    """The difference of two tensors."""
+
+    lifts: tuple[int, ...]
+
+    def apply(self, inputs: list[Tensor]) -> Tensor:
+        """Subtract."""
+        return (inputs[0] << self.lifts[0]) - (inputs[1] << self.lifts[1])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AffineStep(LocalStep):
+    """factor x + shift with public whole numbers.
+
+    The shift is shared as shift - z and z, for a z that both parties know. So a client's share of exactly 0 is that of
+    a 0, as of padding or of x - x, and may be truncated.
+    """
+
+    factor: int
+    shift: int
+
+    def apply(self, inputs: list[Tensor]) -> Tensor:
+        """Multiply."""
+        return inputs[0] if self.factor == 1 else inputs[0] * self.factor
+
+    def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
+        """The map of the client's share, with z."""
+        return self.apply(inputs) + self._z(at.lot) if self.shift else self.apply(inputs)
+
+    def server_offline(self, at: ServerOffline) -> None:
+        """Expand z."""
+        if self.shift:
+            at.held[self.number] = self.shift - self._z(at.lot)
+
+    def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
+        """The map of the server's share, with the rest of the shift."""
+        return self.apply(inputs) + at.held[self.number] if self.shift else self.apply(inputs)
+
+    def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
+        """The map of the values."""
+        return self.apply(inputs) + self.shift
+
+    def _z(self, lot: LotBatch) -> Tensor:
+        return lot.public_mask("shift", self.number, self.shape)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TakeStep(LocalStep):
+    """Entries along one dimension, zeros where the index is -1."""
+
+    dimension: int
+    index: Tensor
+
+    def apply(self, inputs: list[Tensor]) -> Tensor:
+        """Take the entries."""
+        return take(inputs[0], 1 + self.dimension, self.index)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -200,6 +270,54 @@ def lower_add(builder: ScheduleBuilder, operation: int, node: Add) -> None:
     builder.append(step, result_of=operation)
 
 
+def lower_subtract(builder: ScheduleBuilder, operation: int, node: Subtract) -> None:
+    """Add the step of a difference."""
+    inputs, scale, lifts = _lifted(builder, node.inputs)
+    number = builder.next_number
+    step = DifferenceStep(number=number, operation=operation, inputs=inputs, shape=node.shape, scale=scale, lifts=lifts)
+    builder.append(step, result_of=operation)
+
+
+def lower_affine(builder: ScheduleBuilder, operation: int, node: Affine) -> None:
+    """Add the step of a public affine map; only a factor that is no whole number adds fractional bits."""
+    factor, bits = _factor(node.scale)
+    source = builder.at_activation_scale(node.inputs[0]) if bits else builder.result(node.inputs[0])
+    scale = builder.steps[source].scale + bits
+    step = AffineStep(
+        number=builder.next_number,
+        operation=operation,
+        inputs=(source,),
+        shape=node.shape,
+        scale=scale,
+        factor=factor,
+        shift=round(node.shift * 2**scale),
+    )
+    builder.append(step, result_of=operation)
+
+
+def _factor(number: float) -> tuple[int, int]:
+    """A public number as a whole one, and its fractional bits; exact where few bits will do."""
+    for bits in range(_WINDOW_BITS):
+        if (scaled := number * 2**bits).is_integer():
+            return int(scaled), bits
+    return round(number * 2**_WINDOW_BITS), _WINDOW_BITS
+
+
+def lower_select(builder: ScheduleBuilder, operation: int, node: Select) -> None:
+    """Add the step of a selection; several of them often read one tensor, which is truncated once before."""
+    source = builder.at_activation_scale(node.inputs[0])
+    step = TakeStep(
+        number=builder.next_number,
+        operation=operation,
+        inputs=(source,),
+        shape=node.shape,
+        scale=builder.steps[source].scale,
+        dimension=node.dimension,
+        index=node.index,
+    )
+    builder.append(step, result_of=operation)
+
+
 def lower_concatenate(builder: ScheduleBuilder, operation: int, node: Concatenate) -> None:
     """Add the step of a concatenation."""
     inputs, scale, lifts = _lifted(builder, node.inputs)
@@ -230,11 +348,7 @@ def lower_resample(builder: ScheduleBuilder, operation: int, node: Resample) -> 
     """Add the step of an average or an interpolation."""
     source = builder.at_activation_scale(node.inputs[0])
     (rows, first), (columns, second) = _whole(node.rows), _whole(node.columns)
-    window = math.log2(1 / node.scale)
-    if window.is_integer():
-        factor, third = 1, int(window)
-    else:
-        factor, third = round(node.scale * 2**_WINDOW_BITS), _WINDOW_BITS
+    factor, third = _factor(node.scale)
     step = ResampleStep(
         number=builder.next_number,
         operation=operation,

@@ -4,8 +4,8 @@ Products leave results at a larger scale than activations have. z = z_S + z_C mo
 images.
 
 Before the images
-    1. client             screens: an image is unsafe if z_C lies within B (`window`) of 0 = 2^64. Its row of the lot is
-                          discarded before any of it leaves.
+    1. client             screens: an image is unsafe if z_C lies within B (`window`) of 0 = 2^64 and is not 0, which is
+                          the share of a public z = 0. Its row of the lot is discarded before any of it leaves.
     2. client             z_C' = z_C >> s, logical
 
 With the images

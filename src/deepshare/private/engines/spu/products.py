@@ -1,8 +1,7 @@
-"""Pooling and interpolation: products with public matrices, and maxima by comparisons."""
+"""Products with public numbers (average pooling, interpolation, affine maps), and of two shared tensors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,16 +9,13 @@ from torch import Tensor
 
 from deepshare.private.engines.spu import cheetah
 from deepshare.private.engines.spu.kernel import CostContext, Keep, Kernel, as_is, both
-from deepshare.private.engines.spu.linear import Held, Window
+from deepshare.private.engines.spu.linear import Held
 from deepshare.private.engines.spu.lowering import Lowering
-from deepshare.private.ir.program import MaxPool, Resample
+from deepshare.private.ir.program import Affine, Multiply, Resample
 from deepshare.private.runtime.engine import Part
 
 if TYPE_CHECKING:
     from jax import Array
-
-# Around the map of a max-pool: below every value, and far enough within the range of fixed point to be compared.
-LOWEST = -(2.0**20)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,46 +55,52 @@ class ResampleKernel(Kernel):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MaxKernel(Kernel):
-    """The largest value of each window."""
+class AffineKernel(Kernel):
+    """scale x + shift with public numbers; 1 and -1 need no product, which would be truncated."""
 
-    window: Window
+    scale: float
+    shift: float
+
+    def compute(self, inputs: Sequence["Array"], hidden: Mapping[str, "Array"], keep: Keep = as_is) -> "Array":
+        """Scale and shift."""
+        (x,) = inputs
+        y = x if self.scale == 1 else -x if self.scale == -1 else x * self.scale
+        return y + self.shift if self.shift else y
+
+    def semi2k(self, context: CostContext) -> Part:
+        """4 bytes to truncate."""
+        return both(4 * self.elements * context.count, 1) if self._truncates else Part()
+
+    def cheetah(self, context: CostContext) -> Part:
+        """The truncation."""
+        return cheetah.truncation(self.elements * context.count) if self._truncates else Part()
+
+    @property
+    def _truncates(self) -> bool:
+        return abs(self.scale) != 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MultiplyKernel(Kernel):
+    """The product of two; the second broadcasts to the first."""
 
     @property
     def products(self) -> int:
-        """One with each comparison."""
-        return (prod(self.window.kernel) - 1) * self.elements
-
-    @property
-    def comparisons(self) -> int:
-        """One less than the window, for each element."""
-        return self.products
+        """One for each element."""
+        return self.elements
 
     def compute(self, inputs: Sequence["Array"], hidden: Mapping[str, "Array"], keep: Keep = as_is) -> "Array":
-        """All pairs at once, until one of the window is left."""
-        import jax.numpy as jnp
-
-        values = jnp.stack(self.window.patches(inputs[0], self.shape, LOWEST))
-        while len(values) > 1:
-            half = len(values) // 2
-            values = jnp.concatenate([jnp.maximum(values[:half], values[half : 2 * half]), values[2 * half :]])
-        return values[0]
+        """Their product."""
+        return inputs[0] * inputs[1]
 
     def semi2k(self, context: CostContext) -> Part:
-        """56 bytes to compare and 16 to select."""
-        sizes = list(self._halvings(context))
-        return both(72 * sum(sizes), 8 * len(sizes))
+        """8 bytes to open each factor and 4 to truncate."""
+        return both(20 * self.elements * context.count, 2)
 
     def cheetah(self, context: CostContext) -> Part:
-        """Comparisons and selections."""
-        return sum((cheetah.comparison(size) + cheetah.selection(size) for size in self._halvings(context)), Part())
-
-    def _halvings(self, context: CostContext) -> Iterator[int]:
-        """Elements that are compared at once, until one of the window is left."""
-        left = prod(self.window.kernel)
-        while left > 1:
-            yield left // 2 * self.elements * context.count
-            left -= left // 2
+        """A product of two shares, and its truncation."""
+        size = self.elements * context.count
+        return context.triples.product(size) + cheetah.truncation(size)
 
 
 def sums_only(matrix: "np.ndarray[Any, Any]") -> bool:
@@ -132,10 +134,20 @@ def lower_resample(lowering: Lowering, number: int, operation: Resample) -> Held
     return replace(x, name=lowering.emit(kernel).name, shape=operation.shape)
 
 
-def lower_max_pool(lowering: Lowering, number: int, operation: MaxPool) -> Held:
-    """One kernel."""
-    window = Window(operation.kernel, operation.stride, operation.padding)
-    names = lowering.names(operation)
-    return lowering.emit(
-        MaxKernel(number=number, inputs=names, output=f"v{number}", shape=operation.shape, window=window)
+def lower_affine(lowering: Lowering, number: int, operation: Affine) -> Held:
+    """One kernel, after a pending scale."""
+    kernel = AffineKernel(
+        number=number,
+        inputs=lowering.names(operation),
+        output=f"v{number}",
+        shape=operation.shape,
+        scale=operation.scale,
+        shift=operation.shift,
     )
+    return lowering.emit(kernel)
+
+
+def lower_multiply(lowering: Lowering, number: int, operation: Multiply) -> Held:
+    """One kernel, after pending scales."""
+    names = lowering.names(operation)
+    return lowering.emit(MultiplyKernel(number=number, inputs=names, output=f"v{number}", shape=operation.shape))

@@ -1,0 +1,334 @@
+"""Sums, products and piecewise linear functions as operations of a program.
+
+Whatever is piecewise linear is ReLUs: max(a, b) = b + relu(a - b), and with it clamping, hard-sigmoid and max-pooling.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepshare.private.ir.calls import Chain, TracedCall, handles
+from deepshare.private.ir.program import Add, Affine, GatedActivation, Multiply, Operation, Subtract
+
+Pair = int | Sequence[int]
+Bound = float | Tensor | None
+
+
+def pair(value: Pair) -> tuple[int, int]:
+    """Two numbers, for height and width."""
+    if isinstance(value, int):
+        return value, value
+    first, second = value if len(value) == 2 else (value[0], value[0])
+    return int(first), int(second)
+
+
+@handles("add", "add_", "__add__", "__radd__", "__iadd__", several=True)
+def _add(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
+    if len(call.inputs) == 2:
+        return _sum_of(call, input, other, alpha)
+    return _affine(call, input, 1, other * alpha) if call.depends(input) else _affine(call, other, alpha, input)
+
+
+@handles("sub", "sub_", "subtract", "__sub__", "__isub__", several=True)
+def _sub(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
+    return _difference(call, input, other, alpha)
+
+
+def _difference(call: TracedCall, input: Any, other: Any, alpha: float) -> Chain:
+    if len(call.inputs) == 2:
+        return _sum_of(call, input, other, -alpha)
+    return _affine(call, input, 1, -other * alpha) if call.depends(input) else _affine(call, other, -alpha, input)
+
+
+@handles("rsub", "__rsub__", several=True)
+def _rsub(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
+    return _difference(call, other, input, alpha)
+
+
+def _sum_of(call: TracedCall, first: Tensor, second: Tensor, factor: float) -> Chain:
+    """The sum of two tensors that depend on the image, the second times a number."""
+    chain = Chain(call)
+    a, b = _spread(call, chain, first, second)
+    if abs(factor) != 1:
+        b = chain.add(Affine, [b], call.shape, float(factor), 0.0)
+    chain.add(Subtract if factor == -1 else Add, [a, b], call.shape)
+    return chain
+
+
+def _spread(call: TracedCall, chain: Chain, *tensors: Tensor) -> list[int]:
+    """Tensors in the shape of the result."""
+    if any(tensor.dim() != len(call.shape) + 1 for tensor in tensors):
+        raise call.refuse("a function of tensors with different numbers of dimensions", "reshape one of them first")
+    pairs = zip(call.inputs, tensors, strict=True)
+    return [chain.expand(source, tensor.shape[1:], call.shape) for source, tensor in pairs]
+
+
+@handles("mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", several=True)
+def _mul(call: TracedCall, input: Any, other: Any) -> Chain:
+    if len(call.inputs) == 1:
+        return _affine(call, input, other, 0) if call.depends(input) else _affine(call, other, input, 0)
+    chain = Chain(call)
+    (a, x), (b, y) = zip(call.inputs, (input, other), strict=True)
+    if x.dim() != y.dim():
+        raise call.refuse("a product of tensors with different numbers of dimensions", "reshape one of them first")
+    if x.shape[1:] != call.shape:
+        (a, x), (b, y) = (b, y), (a, x)
+    chain.add(Multiply, [chain.expand(a, x.shape[1:], call.shape), b], call.shape)
+    return chain
+
+
+@handles("square", "square_")
+def _square(call: TracedCall, input: Tensor) -> Operation:
+    return _quadratic(call)
+
+
+@handles("pow", "pow_", "__pow__")
+def _pow(call: TracedCall, input: Any, exponent: Any) -> Operation:
+    if exponent != 2 or not call.depends(input):
+        raise call.refuse("a power other than the square", "use squares")
+    return _quadratic(call)
+
+
+def _quadratic(call: TracedCall) -> Operation:
+    one, mask = torch.ones([1] * len(call.shape), dtype=torch.float64), torch.zeros(call.shape, dtype=torch.bool)
+    return GatedActivation(call.name, call.inputs, call.shape, mask, one, 0 * one, 0 * one)
+
+
+@handles("div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__", several=True)
+def _div(call: TracedCall, input: Any, other: Any, *, rounding_mode: str | None = None) -> Chain:
+    if call.depends(other) or rounding_mode:
+        raise call.refuse("a division by what depends on the image, or one that rounds", "divide by constants only")
+    return _affine(call, input, 1 / other, 0)
+
+
+@handles("neg", "neg_", "negative", "__neg__")
+def _neg(call: TracedCall, input: Tensor) -> Chain:
+    return _affine(call, input, -1, 0)
+
+
+def _affine(call: TracedCall, x: Tensor, scale: Any, shift: Any) -> Chain:
+    """scale x + shift: numbers of the code are public, tensors are the server's."""
+    chain, values = Chain(call), (scale, shift)
+    if x.dim() != len(call.shape) + 1:
+        raise call.refuse("a constant with more dimensions than the tensor", "reshape one of them first")
+    source = chain.expand(call.inputs[0], x.shape[1:], call.shape)
+    if not any(isinstance(value, Tensor) for value in values):
+        ones = torch.ones(call.shape[0], dtype=torch.float64)
+        chain.norm(source, call.shape, float(scale) * ones, float(shift) * ones, public=True)
+        return chain
+    whole = [torch.as_tensor(v, dtype=torch.float64).detach().expand(len(x), *call.shape) for v in values]
+    if not all(bool((value == value[:1]).all()) for value in whole):
+        raise call.refuse("a constant that differs between images", "keep the batch out of it")
+    first = [value[0] for value in whole]
+    if all(bool((value == value.flatten(1)[:, 0].view(-1, *[1] * (value.dim() - 1))).all()) for value in first):
+        a, b = (value.flatten(1)[:, 0].contiguous() for value in first)
+        chain.norm(source, call.shape, a, b)
+        return chain
+    flat = (first[0].numel(), 1, 1)
+    a, b = (value.flatten() for value in first)
+    number = chain.norm(chain.reshape(source, call.shape, flat), flat, a, b)
+    chain.reshape(number, flat, call.shape)
+    return chain
+
+
+@handles("relu", "relu_")
+def _relu(call: TracedCall, input: Tensor, inplace: bool = False) -> Chain:
+    chain = Chain(call)
+    chain.relu(call.inputs[0], call.shape)
+    return chain
+
+
+@handles("leaky_relu", "leaky_relu_")
+def _leaky_relu(call: TracedCall, input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Chain:
+    return _leaky(call, torch.full((call.shape[0],), negative_slope, dtype=torch.float64))
+
+
+@handles("rrelu", "rrelu_")
+def _rrelu(call: TracedCall, input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any, **__: Any) -> Chain:
+    return _leaky(call, torch.full((call.shape[0],), (lower + upper) / 2, dtype=torch.float64))
+
+
+@handles("prelu")
+def _prelu(call: TracedCall, input: Tensor, weight: Tensor) -> Chain:
+    return _leaky(call, weight.detach().double().expand(call.shape[0]))
+
+
+def _leaky(call: TracedCall, slope: Tensor) -> Chain:
+    chain = Chain(call)
+    chain.leaky(call.inputs[0], call.shape, 1 - slope, slope)
+    return chain
+
+
+@handles("abs", "abs_", "__abs__")
+def _abs(call: TracedCall, input: Tensor) -> Chain:
+    ones = torch.ones(call.shape[0], dtype=torch.float64)
+    chain = Chain(call)
+    chain.leaky(call.inputs[0], call.shape, 2 * ones, -ones)
+    return chain
+
+
+@handles("relu6")
+def _relu6(call: TracedCall, input: Tensor, inplace: bool = False) -> Chain:
+    return _clamped(call, 0.0, 6.0)
+
+
+@handles("hardtanh", "hardtanh_")
+def _hardtanh(
+    call: TracedCall, input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Chain:
+    return _clamped(call, min_val, max_val)
+
+
+@handles("clamp", "clamp_", "clip", "clip_", "clamp_min", "clamp_min_")
+def _clamp(call: TracedCall, input: Tensor, min: Bound = None, max: Bound = None) -> Chain:
+    return _clamped(call, min, max)
+
+
+@handles("clamp_max", "clamp_max_")
+def _clamp_max(call: TracedCall, input: Tensor, max: Bound) -> Chain:
+    return _clamped(call, None, max)
+
+
+def _clamped(call: TracedCall, low: Bound, high: Bound) -> Chain:
+    """low + relu(x - low) - relu(x - high); without a lower bound x - relu(x - high)."""
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        raise call.refuse("a bound that is a tensor", "clamp to numbers")
+    chain, (x,), shape = Chain(call), call.inputs, call.shape
+    result = x
+    if low is not None:
+        result = chain.relu(_moved(chain, x, shape, -low), shape)
+    if high is not None:
+        above = chain.relu(_moved(chain, x, shape, -high), shape)
+        result = chain.add(Subtract, [result, above], shape)
+    _moved(chain, result, shape, low or 0)
+    return chain
+
+
+def _moved(chain: Chain, x: int, shape: Sequence[int], shift: float) -> int:
+    return chain.add(Affine, [x], shape, 1.0, float(shift)) if shift else x
+
+
+def _hard_sigmoid(chain: Chain, x: int, shape: Sequence[int]) -> int:
+    """(relu(x + 3) - relu(x - 3)) / 6."""
+    low, high = (chain.relu(_moved(chain, x, shape, shift), shape) for shift in (3, -3))
+    return chain.add(Affine, [chain.add(Subtract, [low, high], shape)], shape, 1 / 6, 0.0)
+
+
+@handles("hardsigmoid", "hardsigmoid_")
+def _hardsigmoid(call: TracedCall, input: Tensor, inplace: bool = False) -> Chain:
+    chain = Chain(call)
+    _hard_sigmoid(chain, call.inputs[0], call.shape)
+    return chain
+
+
+@handles("hardswish", "hardswish_")
+def _hardswish(call: TracedCall, input: Tensor, inplace: bool = False) -> Chain:
+    chain, (x,) = Chain(call), call.inputs
+    chain.add(Multiply, [x, _hard_sigmoid(chain, x, call.shape)], call.shape)
+    return chain
+
+
+@handles("maximum", several=True)
+def _maximum(call: TracedCall, input: Any, other: Any) -> Chain:
+    return _extreme(call, input, other, largest=True)
+
+
+@handles("minimum", several=True)
+def _minimum(call: TracedCall, input: Any, other: Any) -> Chain:
+    return _extreme(call, input, other, largest=False)
+
+
+@handles("max", several=True)
+def _max(call: TracedCall, input: Any, other: Any = None, keepdim: bool = False, dim: Any = None) -> Chain:
+    return _extreme(call, input, other, largest=True)
+
+
+@handles("min", several=True)
+def _min(call: TracedCall, input: Any, other: Any = None, keepdim: bool = False, dim: Any = None) -> Chain:
+    return _extreme(call, input, other, largest=False)
+
+
+def _extreme(call: TracedCall, input: Any, other: Any, largest: bool) -> Chain:
+    if len(call.inputs) != 2:
+        raise call.refuse("a maximum of one tensor, or with a constant", "use amax, max-pooling or clamp")
+    chain = Chain(call)
+    a, b = _spread(call, chain, input, other)
+    _best(chain, a, b, call.shape, largest)
+    return chain
+
+
+@handles("amax")
+def _amax(call: TracedCall, input: Tensor, dim: Any = (), keepdim: bool = False) -> Chain:
+    """One dimension after the other, halved until one entry is left; of an odd number the middle one is in both."""
+    chain, shape, x = Chain(call), list(input.shape[1:]), call.inputs[0]
+    for one in [dim] if isinstance(dim, int) else dim or range(input.dim()):
+        place = one % input.dim() - 1
+        if place < 0:
+            raise call.refuse("a maximum across images", "keep the batch first")
+        while (size := shape[place]) > 1:
+            half = (size + 1) // 2
+            first = chain.select(x, shape, place, range(half))
+            second = chain.select(x, shape, place, range(size - half, size))
+            shape[place] = half
+            x = _best(chain, first, second, shape)
+    chain.reshape(x, shape, call.shape)
+    return chain
+
+
+def _best(chain: Chain, a: int, b: int, shape: Sequence[int], largest: bool = True) -> int:
+    """max(a, b) = b + relu(a - b), or min(a, b) = b - relu(b - a)."""
+    first, second = (a, b) if largest else (b, a)
+    gated = chain.relu(chain.add(Subtract, [first, second], shape), shape)
+    return chain.add(Add if largest else Subtract, [b, gated], shape)
+
+
+@handles("max_pool2d", "_max_pool2d", "max_pool2d_with_indices")
+def _max_pool2d(
+    call: TracedCall,
+    input: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Chain:
+    kernel, pads, spread = pair(kernel_size), pair(padding), pair(dilation)
+    return _pooled(call, input, kernel, pair(stride) if stride else kernel, pads, spread)
+
+
+@handles("adaptive_max_pool2d")
+def _adaptive_max_pool2d(call: TracedCall, input: Tensor, output_size: Any, return_indices: bool = False) -> Chain:
+    height, width = (size // out for size, out in zip(input.shape[2:], call.shape[1:], strict=True))
+    if (height * call.shape[1], width * call.shape[2]) != tuple(input.shape[2:]):
+        raise call.refuse("adaptive max-pooling with windows of unequal size", "use an output that divides the map")
+    return _pooled(call, input, (height, width), (height, width), (0, 0), (1, 1))
+
+
+def _pooled(
+    call: TracedCall,
+    input: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+) -> Chain:
+    """The largest of each window: first along rows, whose maxima neighbouring windows share, then along columns.
+
+    Beyond the edge the map goes on as it ends: that entry is in the window anyway, so it changes no maximum.
+    """
+    if call.shapes[1:] or len(call.shape) != 3:
+        raise call.refuse("max-pooling with indices, or of no images", "pool (N, C, H, W) and return values only")
+    chain, shape, x = Chain(call), list(input.shape[1:]), call.inputs[0]
+    for axis in (2, 1):
+        size, out = shape[axis], call.shape[axis]
+        k, s, p, d = (values[axis - 1] for values in (kernel, stride, padding, dilation))
+        starts = torch.arange(out) * s - p
+        shape[axis], before, best = out, list(shape), None
+        for j in range(k):
+            entry = chain.select(x, before, axis, (starts + j * d).clamp(0, size - 1))
+            best = entry if best is None else _best(chain, best, entry, shape)
+        x = x if best is None else best
+    return chain

@@ -1,0 +1,247 @@
+"""Slices, padding, repetition and other orders of elements as operations of a program."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepshare.private.ir.calls import Chain, TracedCall, handles
+from deepshare.private.ir.program import Add, Concatenate, Operation, Permute, Reshape
+
+_MOST_TERMS = 64
+
+
+@handles("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "view_as", "reshape_as")
+def _reshape(call: TracedCall, input: Tensor, *_: Any, **__: Any) -> Operation:
+    if input.numel() // call.before[0] != torch.Size(call.shape).numel():
+        raise call.refuse("a reshape across images", "keep the batch first")
+    return Reshape(call.name, call.inputs, call.shape)
+
+
+@handles("permute")
+def _permute(call: TracedCall, input: Tensor, *dims: Any) -> Operation:
+    order = [dim % input.dim() for dim in (dims if isinstance(dims[0], int) else dims[0])]
+    if order[0] != 0:
+        raise call.refuse("a permutation across images", "keep the batch first")
+    return Permute(call.name, call.inputs, call.shape, tuple(dim - 1 for dim in order[1:]))
+
+
+@handles("transpose", "swapaxes", "swapdims")
+def _transpose(call: TracedCall, input: Tensor, dim0: int, dim1: int) -> Operation:
+    order = list(range(input.dim()))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    if order[0] != 0:
+        raise call.refuse("a permutation across images", "keep the batch first")
+    return Permute(call.name, call.inputs, call.shape, tuple(dim - 1 for dim in order[1:]))
+
+
+@handles("channel_shuffle", "native_channel_shuffle")
+def _channel_shuffle(call: TracedCall, input: Tensor, groups: int) -> Chain:
+    chain = Chain(call)
+    order = torch.arange(input.shape[1]).view(groups, -1).T.flatten()
+    chain.select(call.inputs[0], input.shape[1:], 0, order)
+    return chain
+
+
+@handles("pixel_shuffle")
+def _pixel_shuffle(call: TracedCall, input: Tensor, upscale_factor: int) -> Chain:
+    (channels, height, width), r = input.shape[1:], upscale_factor
+    chain = Chain(call)
+    apart = (channels // r**2, r, r, height, width)
+    number = chain.add(Reshape, call.inputs, apart)
+    number = chain.add(Permute, [number], [apart[d] for d in (0, 3, 1, 4, 2)], (0, 3, 1, 4, 2))
+    chain.add(Reshape, [number], call.shape)
+    return chain
+
+
+@handles("cat", "concat", "concatenate", several=True)
+def _cat(call: TracedCall, tensors: Sequence[Tensor], dim: int = 0, **_: Any) -> Operation | Chain:
+    place = dim % tensors[0].dim() - 1
+    if place < 0 or len(call.inputs) != len(tensors):
+        raise call.refuse(f"concatenation along dimension {dim}", "concatenate tensors that depend on the image")
+    if place == 0:
+        return Concatenate(call.name, call.inputs, call.shape)
+    chain, order = Chain(call), list(range(len(call.shape)))
+    order[0], order[place] = place, 0
+    swapped = [
+        chain.add(Permute, [source], [tensor.shape[1 + d] for d in order], tuple(order))
+        for source, tensor in zip(call.inputs, tensors, strict=True)
+    ]
+    number = chain.add(Concatenate, swapped, [call.shape[d] for d in order])
+    chain.add(Permute, [number], call.shape, tuple(order))
+    return chain
+
+
+@handles("stack", several=True)
+def _stack(call: TracedCall, tensors: Sequence[Tensor], dim: int = 0) -> Chain:
+    place = dim % (tensors[0].dim() + 1) - 1
+    if place != 0 or len(call.inputs) != len(tensors):
+        raise call.refuse(f"stacking along dimension {dim}", "stack along dimension 1, after the batch")
+    chain = Chain(call)
+    parts = [chain.add(Reshape, [source], (1, *call.shape[1:])) for source in call.inputs]
+    chain.add(Concatenate, parts, call.shape)
+    return chain
+
+
+@handles("__getitem__")
+def _getitem(call: TracedCall, input: Tensor, key: Any) -> Chain:
+    keys = list(key) if isinstance(key, tuple) else [key]
+    named = sum(one is not None and one is not ... for one in keys)
+    if ... in [one for one in keys if not isinstance(one, Tensor)]:
+        place = next(i for i, one in enumerate(keys) if one is ...)
+        keys[place : place + 1] = [slice(None)] * (input.dim() - named)
+    chain, shape, dimension, source = Chain(call), list(input.shape[1:]), -1, call.inputs[0]
+    for one in keys:
+        if one is None:
+            continue
+        if dimension < 0:
+            if not isinstance(one, slice) or range(len(input))[one] != range(len(input)):
+                raise call.refuse("a slice across images", "keep the batch first and whole")
+        else:
+            entries = _entries(call, one, shape[dimension])
+            source = chain.select(source, shape, dimension, entries)
+            shape[dimension] = len(entries)
+        dimension += 1
+    chain.reshape(source, shape, call.shape)
+    return chain
+
+
+def _entries(call: TracedCall, key: Any, size: int) -> list[int]:
+    if isinstance(key, slice):
+        return list(range(size)[key])
+    if isinstance(key, int):
+        return [key % size]
+    if isinstance(key, Tensor) and key.dim() == 1 and key.dtype == torch.int64 and not call.depends(key):
+        return [int(entry) % size for entry in key]
+    if isinstance(key, list) and all(type(entry) is int for entry in key):
+        return [entry % size for entry in key]
+    raise call.refuse("an index that is no slice, no number and no list", "slice it")
+
+
+def _place(call: TracedCall, input: Tensor, dim: int) -> int:
+    """A dimension without the batch."""
+    if dim % input.dim() == 0:
+        raise call.refuse("a selection across images", "keep the batch first and whole")
+    return dim % input.dim() - 1
+
+
+@handles("narrow")
+def _narrow(call: TracedCall, input: Tensor, dim: int, start: int, length: int) -> Chain:
+    chain, place = Chain(call), _place(call, input, dim)
+    chain.select(call.inputs[0], input.shape[1:], place, range(start, start + length))
+    return chain
+
+
+@handles("index_select")
+def _index_select(call: TracedCall, input: Tensor, dim: int, index: Tensor) -> Chain:
+    chain, place = Chain(call), _place(call, input, dim)
+    chain.select(call.inputs[0], input.shape[1:], place, index)
+    return chain
+
+
+@handles("select")
+def _select(call: TracedCall, input: Tensor, dim: int, index: int) -> Chain:
+    return _parts(call, input, dim, [1], index % input.shape[dim])[0]
+
+
+@handles("split", "split_with_sizes", "chunk", "tensor_split")
+def _split(call: TracedCall, input: Tensor, sections: Any = None, dim: int = 0, **_: Any) -> list[Chain]:
+    place = _place(call, input, dim)
+    return _parts(call, input, dim, [shape[place] for shape in call.shapes])
+
+
+@handles("unbind")
+def _unbind(call: TracedCall, input: Tensor, dim: int = 0) -> list[Chain]:
+    return _parts(call, input, dim, [1] * len(call.shapes))
+
+
+def _parts(call: TracedCall, input: Tensor, dim: int, sizes: Sequence[int], first: int = 0) -> list[Chain]:
+    """Parts one after the other along a dimension, each in the shape of its result."""
+    place, chains, number = _place(call, input, dim), [], call.number
+    for size, start, shape in zip(sizes, accumulate(sizes, initial=first), call.shapes, strict=False):
+        chain = Chain(call, number)
+        part = chain.select(call.inputs[0], input.shape[1:], place, range(start, start + size))
+        chain.reshape(part, [size if d == place else old for d, old in enumerate(input.shape[1:])], shape)
+        chains.append(chain)
+        number += len(chain.operations)
+    return chains
+
+
+@handles("pad")
+def _pad(
+    call: TracedCall, input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Chain:
+    if len(pad) // 2 >= input.dim():
+        raise call.refuse("padding across images", "keep the batch first and whole")
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise call.refuse(f"padding {mode}", "use constant, reflect, replicate or circular")
+    chain, shape, source = Chain(call), list(input.shape[1:]), call.inputs[0]
+    # Around a maximum, repeating the edge is the same as minus infinity; translation checks the result.
+    kind = "replicate" if value == -torch.inf else mode
+    shifted = kind == "constant" and bool(value)
+    if shifted:
+        source = _shifted(chain, source, shape, -float(value or 0))
+    for pair, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dimension = len(shape) - 1 - pair
+        index = _around(range(-before, shape[dimension] + after), shape[dimension], kind)
+        source = chain.select(source, shape, dimension, index)
+        shape[dimension] = len(index)
+    if shifted:
+        _shifted(chain, source, shape, float(value or 0))
+    return chain
+
+
+def _shifted(chain: Chain, source: int, shape: Sequence[int], shift: float) -> int:
+    ones = torch.ones(shape[0], dtype=torch.float64)
+    return chain.norm(source, shape, ones, shift * ones, public=True)
+
+
+def _around(entries: range, size: int, mode: str) -> list[int]:
+    match mode:
+        case "constant":
+            return [i if 0 <= i < size else -1 for i in entries]
+        case "replicate":
+            return [min(max(i, 0), size - 1) for i in entries]
+        case "circular":
+            return [i % size for i in entries]
+    return [abs(i) if i < size else 2 * (size - 1) - i for i in entries]
+
+
+@handles("roll")
+def _roll(call: TracedCall, input: Tensor, shifts: Any, dims: Any = None) -> Chain:
+    chain, source = Chain(call), call.inputs[0]
+    pairs = zip([shifts], [dims], strict=True) if isinstance(shifts, int) else zip(shifts, dims, strict=True)
+    for shift, dim in pairs:
+        place = _place(call, input, dim)
+        size = call.shape[place]
+        source = chain.select(source, call.shape, place, [(i - shift) % size for i in range(size)])
+    return chain
+
+
+@handles("expand", "repeat")
+@handles("expand_as", several=True)
+def _expand(call: TracedCall, input: Tensor, *_: Any) -> Chain:
+    if input.dim() != len(call.shape) + 1:
+        raise call.refuse("a repetition along new dimensions", "reshape it to as many dimensions first")
+    chain, size, source = Chain(call), list(input.shape[1:]), call.inputs[0]
+    for dimension, (old, new) in enumerate(zip(size, call.shape, strict=True)):
+        source = chain.select(source, size, dimension, list(range(old)) * (new // old))
+        size[dimension] = new
+    return chain
+
+
+@handles("sum")
+def _sum(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Chain:
+    dims = [dim] if isinstance(dim, int) else list(dim or range(input.dim()))
+    if len(dims) != 1 or input.shape[dims[0]] > _MOST_TERMS:
+        raise call.refuse("a sum over several dimensions or many entries", "use an average or a convolution")
+    place, chain = _place(call, input, dims[0]), Chain(call)
+    slab = [1 if d == place else size for d, size in enumerate(input.shape[1:])]
+    parts = [chain.select(call.inputs[0], input.shape[1:], place, [entry]) for entry in range(input.shape[1 + place])]
+    total = parts[0]
+    for part in parts[1:]:
+        total = chain.add(Add, [total, part], slab)
+    chain.reshape(total, slab, call.shape)
+    return chain

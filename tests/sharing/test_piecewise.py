@@ -1,0 +1,177 @@
+"""Other activations and max-pooling as ReLUs: the same numbers, and sites that are planned and shared."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from deepshare import (
+    count_gates,
+    find_sites,
+    maxpool_to_avgpool,
+    maxpool_to_relu,
+    piecewise_to_relu,
+    plan,
+    share,
+    smooth_to_relu,
+)
+from deepshare.errors import PlanError, PlanMismatchError, UnsupportedModelError
+from deepshare.private.ir.program import GatedActivation
+from deepshare.private.ir.trace import translate
+from deepshare.sharing.gates import shared_relus
+from deepshare.sharing.plan import Plan
+from deepshare.training.shared_models import plan_of, unshared
+
+SIZE = (3, 9, 8)
+
+
+def sandwich(*middle: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), *middle, nn.Conv2d(4, 4, 1)).eval()
+
+
+@pytest.mark.parametrize(
+    ("activation", "sites"),
+    [
+        (nn.ReLU6(), {"1.low": "sign", "1.high": "bound"}),
+        (nn.Hardtanh(-0.5, 0.7), {"1.low": "sign", "1.high": "bound"}),
+        (nn.Hardsigmoid(), {"1.low": "bound", "1.high": "bound"}),
+        (nn.Hardswish(), {"1.low": "bound", "1.high": "bound"}),
+        (nn.LeakyReLU(0.2), {"1.relu": "sign"}),
+        (nn.PReLU(4), {"1.relu": "sign"}),
+    ],
+)
+def test_piecewise_linear_activations_are_relus(activation: nn.Module, sites: dict[str, str]) -> None:
+    model = sandwich(activation)
+    rewritten = piecewise_to_relu(model)
+    images = 5 * torch.randn(4, *SIZE)
+    torch.testing.assert_close(rewritten(images), model(images), rtol=1e-6, atol=1e-6)
+    assert {site.name: site.compares for site in find_sites(rewritten, SIZE)} == sites
+    assert rewritten.state_dict().keys() == model.state_dict().keys()
+    gates = len(sites) * 4 * 9 * 8
+    assert translate(rewritten, SIZE).comparisons == translate(model, SIZE).comparisons == gates
+    shared = share(rewritten, plan(rewritten, SIZE, "100%", layer_sharing=False))
+    assert torch.equal(shared(images), rewritten(images))
+
+
+def test_bounds_lead_themselves() -> None:
+    model = piecewise_to_relu(sandwich(nn.ReLU6(), nn.Conv2d(4, 4, 1), nn.ReLU6()))
+    groups = plan(model, SIZE, "50%").groups
+    assert [[site.name for site in group.sites] for group in groups] == [["1.low"], ["1.high"], ["3.low"], ["3.high"]]
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize("window", [(3, 2, 1), (2, 2, 0), (2, 3, 1), (3, 1, 1), ((2, 3), (3, 1), (0, 1))])
+@pytest.mark.parametrize("size", [(3, 9, 9), (3, 8, 11)])
+def test_max_pooling_is_comparisons_of_two(size: tuple[int, ...], window: tuple[int, ...], ceil: bool) -> None:
+    model = sandwich(nn.MaxPool2d(*window, ceil_mode=ceil))  # type: ignore[arg-type]
+    pairwise, images = maxpool_to_relu(model), torch.randn(3, *size)
+    torch.testing.assert_close(pairwise(images), model(images), rtol=0, atol=1e-6)
+    sites = find_sites(pairwise, size)
+    assert {site.compares for site in sites} == {"pool"}
+    (other,) = find_sites(model, size).others
+    assert sites.neurons == other.comparisons
+    assert translate(pairwise, size).comparisons == translate(model, size).comparisons == sites.neurons
+
+
+def names_of(made: Plan) -> list[tuple[int, list[str]]]:
+    return [(group.prototypes, [site.name for site in group.sites]) for group in made.groups]
+
+
+class Stem(nn.Module):
+    """The beginning of a ResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.relu, self.pool = nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        self.one, self.two = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.act1, self.act2, self.last = nn.ReLU(), nn.ReLU(), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.relu(self.stem(x)))
+        return self.last(self.act2(self.two(self.act1(self.one(x)))).mean((2, 3)))
+
+
+IMAGE = (3, 16, 16)
+POOL = 16 * 8 * 8 * 2 + 8 * 8 * 8 * 2
+
+
+def test_pools_share_within_the_budget_or_stay_exact_beyond_it() -> None:
+    torch.manual_seed(0)
+    model = maxpool_to_relu(Stem().eval())
+    shared = plan(model, IMAGE, "25%")
+    assert [len(group.sites) for group in shared.groups] == [1, 1, 1, 1, 1, 2] and shared.gates <= shared.budget
+    assert all(group.prototypes < 8 for group in shared.groups)
+    exact = plan(model, IMAGE, "25%", exact_pools=True)
+    relus = sum(site.neurons for site in find_sites(Stem(), IMAGE))
+    pools = [group for group in exact.groups if "pool" in group.leader.name]
+    assert [group.prototypes for group in pools] == [8] * 4 and sum(group.gates for group in pools) == POOL
+    assert exact.budget == POOL + relus // 4 >= exact.gates
+    for made in (shared, exact):
+        assert Plan.from_json(made.to_json()) == made
+        network = share(model, made, start="uniform").eval()
+        program = translate(network, IMAGE)
+        assert count_gates(network, IMAGE) == program.comparisons == made.gates
+        assert names_of(plan_of(network, IMAGE)) == names_of(made)
+        assert plan(unshared(network), IMAGE, "25%", exact_pools=made is exact) == made
+
+
+def test_exact_pools_have_nothing_to_train() -> None:
+    model = maxpool_to_relu(Stem().eval())
+    network = share(model, plan(model, IMAGE, "25%", exact_pools=True), start="uniform")
+    plain = [site for site in shared_relus(network) if site.plain]
+    assert len(plain) == 4 and not any(list(site.parameters()) for site in plain)
+    program = translate(network.eval(), IMAGE)
+    pools = [op for op in program.operations if op.name.startswith("pool") and op.comparisons]
+    assert {type(op) for op in pools} == {GatedActivation} and sum(op.comparisons for op in pools) == POOL
+
+
+def test_average_pooling_instead() -> None:
+    averaged = maxpool_to_avgpool(Stem().eval())
+    assert find_sites(averaged, IMAGE).others == ()
+    assert isinstance(averaged.pool, nn.AvgPool2d) and translate(averaged, IMAGE).comparisons == 4096 - 1024
+
+
+def test_a_pool_with_dilation_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedModelError, match="1: it has a dilation"):
+        maxpool_to_relu(sandwich(nn.MaxPool2d(2, dilation=2)))
+
+
+def test_smooth_activations_become_relus() -> None:
+    model = smooth_to_relu(sandwich(nn.SiLU(), nn.GELU(), nn.Hardswish(), nn.Sigmoid(), nn.Tanh()))
+    assert [type(module).__name__ for module in list(model)[1:-1]] == ["ReLU", "ReLU", "ReLU", "HardSigmoid", "Clamped"]
+    with pytest.raises(UnsupportedModelError, match="--smooth-to-relu"):
+        plan(sandwich(nn.SiLU()), SIZE, 10)
+
+
+class Bottlenecks(nn.Module):
+    """Sites of two shapes that alternate, in two stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [(3, 8), (8, 4), (4, 8), (8, 4), (4, 8), (8, 4), (4, 8)]
+        self.layers = nn.ModuleList(nn.Conv2d(a, b, 1, stride=2 if i == 4 else 1) for i, (a, b) in enumerate(widths))
+        self.relus = nn.ModuleList(nn.ReLU() for _ in widths)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer, relu in zip(self.layers, self.relus, strict=True):
+            x = relu(layer(x))
+        return x.mean((2, 3))
+
+
+def test_groups_by_stage() -> None:
+    torch.manual_seed(0)
+    model = Bottlenecks().eval()
+    consecutive, stage = (plan(model, SIZE, "50%", groups=groups) for groups in ("consecutive", "stage"))  # type: ignore[arg-type]
+    assert len(consecutive.groups) == 7
+    names = [[site.name.removeprefix("relus.") for site in group.sites] for group in stage.groups]
+    assert names == [["0", "2"], ["1", "3"], ["4", "6"], ["5"]]
+    network = share(model, Plan.from_json(stage.to_json()), start="uniform").eval()
+    assert count_gates(network, SIZE) == translate(network, SIZE).comparisons == stage.gates
+    assert names_of(plan_of(network, SIZE)) == names_of(stage)
+    limited = plan(model, SIZE, "50%", groups="stage", max_group=1)
+    assert len(limited.groups) == 7
+    with pytest.raises(PlanError, match="give one of them"):
+        plan(model, SIZE, "50%", groups="stage", per_block=True)
+    swapped = Plan(stage.input_size, stage.budget, stage.groups[::-1])
+    with pytest.raises(PlanMismatchError, match="another order"):
+        share(model, swapped)
