@@ -8,6 +8,7 @@ the gradients of the weights must agree. A model is either converted or refused 
 """
 
 import argparse
+import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from deepshare import count_gates, find_sites, plan, share
+from deepshare import count_gates, find_sites, plan, share, smooth_to_relu
 from deepshare.errors import UnsupportedModelError
+from deepshare.private.cost import engine_problems
 from deepshare.sharing.convert import relu6_to_relu
 from deepshare.sharing.sites import Sites
 from deepshare.zoo import build
@@ -103,7 +105,9 @@ number of ReLUs of the original, that the gradients of the weights agree, and th
 beta. *Module*, *reused* and *function* count the ReLU calls of separate modules, of modules called more than once,
 and of functions. Parameters that a library initialises to zero get random values first: at exactly zero a gate is
 open while the gradient of torch's ReLU is zero, and a zero-initialised branch feeds such zeros to the next ReLU.
-Seconds are for finding, planning and sharing, on one thread.
+*Private* says whether the model is translated for private inference, with equal results on random images, and
+accepted by engine gateshare, after `smooth_to_relu` where it has sigmoids (*smooth*); else the first thing that is
+refused. Seconds are for finding, planning and sharing, on one thread.
 """
 
 
@@ -118,6 +122,7 @@ class Row:
     refused: str = ""
     trouble: str = ""
     seconds: float = 0.0
+    private: str = ""
 
     @property
     def result(self) -> str:
@@ -137,9 +142,31 @@ def check(case: Case) -> Row:
         shared = share(model, plan(model, size, "100%", layer_sharing=False))
     except UnsupportedModelError as error:
         more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
-        return Row(case, refused=error.problems[0] + more, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return Row(case, refused=error.problems[0] + more, seconds=seconds, private=_private(model, size))
     seconds = time.perf_counter() - started
-    return Row(case, len(sites), sites.neurons, _reached(sites), "", _trouble(model, shared, sites), seconds)
+    private = _private(model, size)
+    return Row(case, len(sites), sites.neurons, _reached(sites), "", _trouble(model, shared, sites), seconds, private)
+
+
+def _private(model: nn.Module, size: tuple[int, int, int]) -> str:
+    """Whether engine gateshare takes a model: as it is, with ReLUs for smooth activations, or not."""
+    model = copy.deepcopy(model).eval()
+    _calm(model)
+    problems = engine_problems(model, size, compare=True)["gateshare"]
+    if not problems:
+        return "runs"
+    if not any("--smooth-to-relu" in problem for problem in problems):
+        return f"refused: {problems[0]}"
+    problems = engine_problems(smooth_to_relu(model), size, compare=True)["gateshare"]
+    return f"refused: {problems[0]}" if problems else "runs, smooth"
+
+
+def _calm(model: nn.Module) -> None:
+    """Keep the numbers of deep random networks finite: branches as after training, not as drawn."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_var is not None:
+            module.running_var.fill_(4.0)
 
 
 def _wake(model: nn.Module) -> None:
@@ -197,10 +224,12 @@ def report(rows: Sequence[Row]) -> str:
         "# Compatibility",
         "",
         INTRODUCTION,
-        f"{equal} of {len(rows)} models are equal, {sum(bool(row.refused) for row in rows)} refused.",
+        f"{equal} of {len(rows)} models are equal, {sum(bool(row.refused) for row in rows)} refused. "
+        f"{sum(row.private == 'runs' for row in rows)} run privately on gateshare as they are, "
+        f"{sum(row.private == 'runs, smooth' for row in rows)} more without their sigmoids.",
         "",
-        "| model | input | sites | ReLUs | reached as | result | seconds |",
-        "|---|---|--:|--:|---|---|--:|",
+        "| model | input | sites | ReLUs | reached as | result | private | seconds |",
+        "|---|---|--:|--:|---|---|---|--:|",
     ]
     return "\n".join([*lines, *(_line(row) for row in rows), ""])
 
@@ -214,6 +243,7 @@ def _line(row: Row) -> str:
         f"{row.relus:,}",
         row.reached,
         row.result,
+        row.private,
         f"{row.seconds:.1f}",
     ]
     return f"| {' | '.join(cells)} |"

@@ -10,7 +10,8 @@ from tests.cli.command import Cli
 def test_the_table_has_a_row_for_each_site_and_the_total(cli: Cli) -> None:
     said = cli("inspect", "resnet18")
     lines = said.out.splitlines()
-    assert (said.code, said.err, len(lines)) == (0, "", 2 + 16 + 1)
+    assert (said.code, said.err, len(lines)) == (0, "", 2 + 16 + 2)
+    assert lines.pop() == "crypten, gateshare, gateshare-2pc, spu-cheetah, spu-semi2k: runs"
     assert lines[2].split() == ["layer1.0.act1", "64", "32x32", "65,536", "module"]
     assert lines[-1].startswith("491,520 ReLUs at 16 sites")
 

@@ -13,7 +13,9 @@ STAGES = [f"layer{stage}.{block}.act{act}" for stage in (1, 2, 3, 4) for block i
 def test_the_table_ends_with_the_gates(cli: Cli) -> None:
     said = cli("plan", "resnet18", "--budget", 6000)
     assert (said.code, said.err) == (0, "")
-    assert said.out.splitlines()[-1].startswith("6,000 gates instead of 491,520 (1.22%)")
+    *_, total, engines = said.out.splitlines()
+    assert total.startswith("6,000 gates instead of 491,520 (1.22%)")
+    assert engines == "crypten, gateshare, gateshare-2pc, spu-cheetah, spu-semi2k: runs"
 
 
 def test_json_on_screen_and_the_file_are_the_same_plan(cli: Cli, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def test_small_models_stay_equal(case: Case) -> None:
     row = check(case)
     assert row.result == "equal"
     assert (row.sites, row.relus) == COUNTS[case.name]
+    assert row.private == "runs"
 
 
 def test_a_model_that_cannot_be_converted_is_refused_with_its_reason() -> None:
@@ -36,11 +37,15 @@ def test_a_model_that_cannot_be_converted_is_refused_with_its_reason() -> None:
 
 def test_the_report_counts_what_is_equal_and_what_is_refused() -> None:
     case = Case("a:b", 32, {"act_layer": "relu"})
-    rows = [Row(case, 2, 3000, "2 module", seconds=0.25), Row(case, refused="why"), Row(case, trouble="another output")]
+    rows = [
+        Row(case, 2, 3000, "2 module", seconds=0.25, private="runs"),
+        Row(case, refused="why", private="runs, smooth"),
+        Row(case, trouble="another output", private="refused: why"),
+    ]
     text = report(rows)
-    assert "1 of 3 models are equal, 1 refused." in text
-    assert "| a:b, act_layer=relu | 3x32x32 | 2 | 3,000 | 2 module | equal | 0.2 |" in text
-    assert "| refused: why |" in text
+    assert "1 of 3 models are equal, 1 refused. 1 run privately on gateshare as they are, 1 more" in text
+    assert "| a:b, act_layer=relu | 3x32x32 | 2 | 3,000 | 2 module | equal | runs | 0.2 |" in text
+    assert "| refused: why | runs, smooth |" in text
 
 
 def test_the_list_is_long_and_names_nothing_twice() -> None:
@@ -52,3 +57,4 @@ def test_58_of_every_60_models_stay_equal_and_none_is_wrong() -> None:
     rows = [check(case) for case in MODELS]
     assert [row for row in rows if row.trouble] == []
     assert 60 * sum(row.result == "equal" for row in rows) >= 58 * len(rows)
+    assert sum(row.private.startswith("runs") for row in rows) >= 80

@@ -1,11 +1,14 @@
 """Other activations and max-pooling as ReLUs: the same numbers, and sites that are planned and shared."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from deepshare import (
     count_gates,
+    export_onnx,
     find_sites,
     maxpool_to_avgpool,
     maxpool_to_relu,
@@ -24,7 +27,7 @@ from deepshare.training.shared_models import plan_of, unshared
 SIZE = (3, 9, 8)
 
 
-def sandwich(*middle: nn.Module) -> nn.Module:
+def sandwich(*middle: nn.Module) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), *middle, nn.Conv2d(4, 4, 1)).eval()
 
@@ -63,7 +66,8 @@ def test_bounds_lead_themselves() -> None:
 @pytest.mark.parametrize("window", [(3, 2, 1), (2, 2, 0), (2, 3, 1), (3, 1, 1), ((2, 3), (3, 1), (0, 1))])
 @pytest.mark.parametrize("size", [(3, 9, 9), (3, 8, 11)])
 def test_max_pooling_is_comparisons_of_two(size: tuple[int, ...], window: tuple[int, ...], ceil: bool) -> None:
-    model = sandwich(nn.MaxPool2d(*window, ceil_mode=ceil))  # type: ignore[arg-type]
+    kernel, stride, padding = window
+    model = sandwich(nn.MaxPool2d(kernel, stride, padding, ceil_mode=ceil))
     pairwise, images = maxpool_to_relu(model), torch.randn(3, *size)
     torch.testing.assert_close(pairwise(images), model(images), rtol=0, atol=1e-6)
     sites = find_sites(pairwise, size)
@@ -138,7 +142,13 @@ def test_a_pool_with_dilation_is_refused_by_name() -> None:
 
 def test_smooth_activations_become_relus() -> None:
     model = smooth_to_relu(sandwich(nn.SiLU(), nn.GELU(), nn.Hardswish(), nn.Sigmoid(), nn.Tanh()))
-    assert [type(module).__name__ for module in list(model)[1:-1]] == ["ReLU", "ReLU", "ReLU", "HardSigmoid", "Clamped"]
+    assert [type(module).__name__ for module in model.children()][1:-1] == [
+        "ReLU",
+        "ReLU",
+        "ReLU",
+        "HardSigmoid",
+        "Clamped",
+    ]
     with pytest.raises(UnsupportedModelError, match="--smooth-to-relu"):
         plan(sandwich(nn.SiLU()), SIZE, 10)
 
@@ -161,7 +171,7 @@ class Bottlenecks(nn.Module):
 def test_groups_by_stage() -> None:
     torch.manual_seed(0)
     model = Bottlenecks().eval()
-    consecutive, stage = (plan(model, SIZE, "50%", groups=groups) for groups in ("consecutive", "stage"))  # type: ignore[arg-type]
+    consecutive, stage = (plan(model, SIZE, "50%", groups=groups) for groups in ("consecutive", "stage"))
     assert len(consecutive.groups) == 7
     names = [[site.name.removeprefix("relus.") for site in group.sites] for group in stage.groups]
     assert names == [["0", "2"], ["1", "3"], ["4", "6"], ["5"]]
@@ -175,3 +185,15 @@ def test_groups_by_stage() -> None:
     swapped = Plan(stage.input_size, stage.budget, stage.groups[::-1])
     with pytest.raises(PlanMismatchError, match="another order"):
         share(model, swapped)
+
+
+def test_a_plan_for_one_input_size_refuses_another(tmp_path: Path) -> None:
+    model = Stem().eval()
+    network = share(model, plan(model, IMAGE, "25%"))
+    for refuse in (
+        lambda: count_gates(network, (3, 32, 32)),
+        lambda: translate(network, (3, 32, 32)),
+        lambda: export_onnx(network, tmp_path / "x.onnx", (3, 32, 32)),
+    ):
+        with pytest.raises(PlanMismatchError, match="relu has a map of 32x32 and one of 16x16 in the plan"):
+            refuse()

@@ -10,6 +10,7 @@ from torch import nn
 from deepshare import zoo
 from deepshare.errors import CheckpointError
 from deepshare.training.api import fit
+from deepshare.training.pretrained import start_from
 from tests.training.small_runs import Finished, Small
 
 
@@ -22,6 +23,18 @@ def test_start_weights_with_another_number_of_classes(small: Small, tmp_path: Pa
     save_file(nn.Linear(2, 2).state_dict(), tmp_path / "wrong.safetensors")
     with pytest.raises(CheckpointError, match="holds the weights of another network"):
         fit(recipe=small(model__weights=str(tmp_path / "wrong.safetensors")), out=tmp_path / "run")
+
+
+def test_start_weights_as_training_scripts_save_them(small: Small, tmp_path: Path) -> None:
+    weights = zoo.resnet18(10, width=8, depth=10, channels=1).state_dict()
+    parallel = {f"module.{key}": value for key, value in weights.items()}
+    for content in ({"epoch": 3, "state_dict": parallel}, {"model": weights}, parallel):
+        torch.save(content, tmp_path / "start.pt")
+        assert start_from(zoo.resnet18(10, width=8, depth=10, channels=1), tmp_path / "start.pt", 10) == []
+    weights["conv1.weight"][0] = torch.nan
+    torch.save(weights, tmp_path / "start.pt")
+    with pytest.raises(CheckpointError, match=r"its conv1\.weight holds numbers that are not finite"):
+        fit(recipe=small(model__weights=str(tmp_path / "start.pt")), out=tmp_path / "run", dry_run=True)
 
 
 def test_start_weights_of_a_shared_run_are_refused_with_the_cure(

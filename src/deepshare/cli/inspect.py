@@ -8,9 +8,16 @@ from deepshare.cli.options import NO_REWRITING, InputSize, Json, Model, Rewritin
 def inspect(
     model: Model, /, *, input_size: InputSize = None, rewriting: Rewriting = NO_REWRITING, as_json: Json = False
 ) -> None:
-    """List every ReLU call of a network, and its other operations that compare."""
+    """List every ReLU call of a network, its other operations that compare, and what engines say to it."""
     size = size_of(model, input_size)
     from deepshare import find_sites
 
-    sites = find_sites(build(model, rewriting), size)
-    print(json.dumps({"model": model, **sites.to_dict()}, indent=1) if as_json else sites)
+    network = build(model, rewriting)
+    sites = find_sites(network, size)
+    from deepshare.private.cost import describe_engines, engine_problems
+
+    engines = engine_problems(network, size)
+    if as_json:
+        print(json.dumps({"model": model, **sites.to_dict(), "engines": engines}, indent=1))
+    else:
+        print(f"{sites}\n{describe_engines(engines)}")

@@ -17,7 +17,8 @@ Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 Model = Annotated[
     str,
     Parameter(
-        help="resnet18, wrn22-8, deeplabv3-mobilenetv2, timm:NAME, torchvision:NAME or smp:ARCHITECTURE/ENCODER."
+        help="resnet18, wrn22-8, deeplabv3-mobilenetv2, timm:NAME, torchvision:NAME, smp:ARCHITECTURE/ENCODER, or "
+        "PACKAGE.MODULE:FACTORY of your own code."
     ),
 ]
 InputSize = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter
 
 from deepshare.cli.options import NO_REWRITING, Flag, InputSize, Json, Model, Rewriting, build, check_writable, size_of
-from deepshare.errors import DataError, RecipeError
+from deepshare.errors import DataError, RecipeError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,7 +99,9 @@ def plan(
 
         shares = find(allocate).read(find_sites(network, wanted))
     made = divide(network, wanted, budget, shares, **options)
-    said = with_cost(network, made, cost, as_json) if cost else made.to_json() if as_json else f"{made}\n"
+    said = (
+        with_cost(network, made, cost, as_json) if cost else made.to_json() if as_json else with_engines(network, made)
+    )
     if out is not None:
         made.save(out)
     print(said, end="")
@@ -107,15 +109,28 @@ def plan(
         print(f"written to {out}", file=sys.stderr)
 
 
+def with_engines(network: "nn.Module", made: "Plan") -> str:
+    """Format a plan with what engines say to the network that it makes."""
+    from deepshare import share
+    from deepshare.private.cost import describe_engines, engine_problems
+
+    return f"{made}\n{describe_engines(engine_problems(share(network, made).eval(), made.input_size))}\n"
+
+
 def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) -> str:
     """Format a plan with the predicted cost on an engine."""
     from deepshare import share
     from deepshare.private.cost import cost_comparison, cost_dict, predict
 
-    costs = {
-        "all ReLUs": predict(network, made.input_size, engine),
-        "this plan": predict(share(network, made), made.input_size, engine),
-    }
+    try:
+        costs = {
+            "all ReLUs": predict(network, made.input_size, engine),
+            "this plan": predict(share(network, made), made.input_size, engine),
+        }
+    except UnsupportedModelError as error:
+        if as_json:
+            return json.dumps({"plan": json.loads(made.to_json()), "refused": list(error.problems)}) + "\n"
+        return f"{made}\n\nNo cost, as {engine} refuses it: {error}\n"
     if as_json:
         said = {name: cost_dict(cost) for name, cost in costs.items()}
         return json.dumps({"plan": json.loads(made.to_json()), "cost": said}) + "\n"

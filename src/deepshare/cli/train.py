@@ -93,7 +93,7 @@ def train(
 
         reporter = with_tensorboard(reporter, folder)
     try:
-        fit(
+        network = fit(
             recipe=chosen,
             out=folder,
             data_dir=data_dir,
@@ -113,7 +113,14 @@ def train(
     if getattr(rank_zero_only, "rank", 0):  # only the first process prints
         return
     if dry_run:
-        print(json.dumps({"dry_run": list(chosen.phases)}) if as_json else f"{chosen.name}: every phase runs")
+        from deepshare.cli.plan import size_in
+        from deepshare.private.cost import describe_engines, engine_problems
+
+        engines = engine_problems(network, size_in(chosen, None))
+        if as_json:
+            print(json.dumps({"dry_run": list(chosen.phases), "engines": engines}))
+        else:
+            print(f"{chosen.name}: every phase runs\n{describe_engines(engines)}")
         return
     result = RunFolder(folder).read_result()
     print(json.dumps({"out": str(folder), **result}) if as_json else describe(folder, result))

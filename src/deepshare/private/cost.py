@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from deepshare.errors import UnsupportedModelError
 from deepshare.private.ir.program import ACTIVATIONS, Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Outcome, Part, find_engine
+from deepshare.private.runtime.engine import Outcome, Part, engine_names, find_engine
 from deepshare.text import byte_size, table
 
 _HEADER = ("", "seconds", "server sent", "client sent", "dealer sent", "rounds", "comparisons", "products")
@@ -80,6 +81,40 @@ def total(engine: str, program: Program, images: int, outcomes: Sequence[Outcome
         reduce(Part.beside, [outcome.session for outcome in outcomes]),
         max(outcome.seconds for outcome in outcomes),
     )
+
+
+def engine_problems(model: nn.Module, input_size: tuple[int, ...], *, compare: bool = False) -> dict[str, list[str]]:
+    """Find out which engines can run a network, without running any.
+
+    Args:
+        model: A network, trained or not.
+        input_size: Size of one image.
+        compare: Also check that the translated network computes the same, as private inference will.
+
+    Returns:
+        For each engine what it refuses, by layer and with the cure; nothing where it runs the network.
+    """
+    try:
+        program = translate(model, input_size, compare=compare)
+    except UnsupportedModelError as error:
+        return {name: list(error.problems) for name in engine_names()}
+    found: dict[str, list[str]] = {}
+    for name in engine_names():
+        try:
+            find_engine(name).check(program, {})
+            found[name] = []
+        except UnsupportedModelError as error:
+            found[name] = list(error.problems)
+    return found
+
+
+def describe_engines(problems: Mapping[str, Sequence[str]]) -> str:
+    """Format what engines refuse, a line for those that say the same."""
+    lines: dict[str, list[str]] = {}
+    for name, found in problems.items():
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        lines.setdefault(f"refused: {found[0]}{more}" if found else "runs", []).append(name)
+    return "\n".join(f"{', '.join(names)}: {verdict}" for verdict, names in lines.items())
 
 
 def predict(

@@ -67,7 +67,7 @@ def _activations(plan: Plan, compares: Mapping[str, Compares]) -> Iterator[tuple
                 position=position,
                 patch=group.patch,
             )
-            activation.replaces = RELUS[compares[site.name]]
+            activation.replaces, activation.planned = RELUS[compares[site.name]], (site.height, site.width)
             yield site, activation
 
 
@@ -155,6 +155,9 @@ def count_gates(model: nn.Module, input_size: Sequence[int]) -> int:
     """Count the gates that a model computes per image: those of leaders and patches, and remaining ReLUs.
 
     Gates are counted at run time, on a meta copy of the model.
+
+    Raises:
+        PlanMismatchError: The model is shared by a plan for another input size.
     """
     return sum(site_gates(model, input_size).values())
 
@@ -163,6 +166,9 @@ def site_gates(model: nn.Module, input_size: Sequence[int]) -> dict[str, int]:
     """Count the gates of a model by site, as `count_gates` does; omit sites without gates."""
     seen = observe(model, input_size)
     modules = dict(model.named_modules())
+    for name, shape in seen.maps.items():
+        if isinstance(site := modules.get(name), SharedReLU):
+            site.check_map(name, shape)
     counted = [(call.caller if call.relu is None else call.relu, torch.Size(call.shape).numel()) for call in seen.calls]
     counted += [(o.name, o.comparisons) for o in seen.others if isinstance(modules.get(o.name), GateModule)]
     found: dict[str, int] = {}

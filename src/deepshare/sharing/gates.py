@@ -10,14 +10,14 @@ patches, all neurons of a square patch share the gate of its mean.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepshare.errors import DeepShareError, UnsupportedModelError
+from deepshare.errors import DeepShareError, PlanMismatchError, UnsupportedModelError
 from deepshare.sharing.activation import activate, activate_assigned, assignment, hard_gate, soft_gate
 
 Mapping = Literal["round-robin", "contiguous", "learned"]
@@ -133,6 +133,7 @@ class SharedReLU(GateModule, Fading):
 
     Attributes:
         replaces: Class of the ReLU that it stands for.
+        planned: Height and width of its map in the plan, if it was made by one.
 
     Example:
         >>> act = SharedReLU(4, prototypes=2)
@@ -146,6 +147,7 @@ class SharedReLU(GateModule, Fading):
     shift: Tensor
     preference: nn.Parameter | None
     replaces: type[nn.ReLU] = nn.ReLU
+    planned: tuple[int, int] | None = None
 
     def __init__(
         self,
@@ -240,6 +242,19 @@ class SharedReLU(GateModule, Fading):
         start = prototype_of(self.channels, self.prototypes, self.mapping).to(self.pi.device)
         now = self.pi if self.preference is None else self._assigned(self.preference).argmax(1)
         return int((now != start).sum())
+
+    def check_map(self, name: str, shape: Sequence[int]) -> None:
+        """Check that its map has the size of the plan.
+
+        Raises:
+            PlanMismatchError: It has another, so that there would be more or fewer gates than planned.
+        """
+        found = (*shape, 1, 1)[:2]
+        if self.planned is not None and tuple(found) != self.planned:
+            planned, now = ("x".join(map(str, size)) for size in (self.planned, found))
+            raise PlanMismatchError(
+                f"{name} has a map of {now} and one of {planned} in the plan: make a plan for this input size"
+            )
 
     @property
     def plain(self) -> bool:

@@ -97,7 +97,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Observation:
-    """Record of one forward pass."""
+    """Record of one forward pass; `maps` has the size of each module's map, by its path."""
 
     calls: tuple[Call, ...]
     others: tuple[Comparison, ...]
@@ -105,6 +105,7 @@ class Observation:
     inputs: dict[str, Inputs]
     adds: frozenset[str]
     order: tuple[str, ...]
+    maps: dict[str, tuple[int, ...]]
 
 
 def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
@@ -199,6 +200,7 @@ class _Recorder(TorchFunctionMode):
         self.runs: Counter[str] = Counter()
         self.inputs: dict[str, Inputs] = {}
         self.order: list[str] = []
+        self.maps: dict[str, tuple[int, ...]] = {}
         self.adds: set[str] = set()
         self.calls: list[tuple[str, str | None, tuple[int, ...], tuple[str, ...]]] = []
         self.others: list[Comparison] = []
@@ -212,13 +214,15 @@ class _Recorder(TorchFunctionMode):
     def observation(self) -> Observation:
         calls = tuple(Call(*call, rewrites=i in self.rereads) for i, call in enumerate(self.calls))
         adds, order = frozenset(self.adds), tuple(self.order)
-        return Observation(calls, tuple(self.others), dict(self.runs), self.inputs, adds, order)
+        return Observation(calls, tuple(self.others), dict(self.runs), self.inputs, adds, order, self.maps)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.stack.append(module)
         self.runs[self.names[module]] += 1
         self.inputs[self.names[module]] = _outline(args), _outline(kwargs)
         self.order.append(self.names[module])
+        if args and isinstance(args[0], Tensor):
+            self.maps[self.names[module]] = tuple(args[0].shape[2:])
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         self.stack.pop()

@@ -25,6 +25,8 @@ DAMAGED = (
     IndexError,
     AttributeError,
 )
+_WRAPPERS = ("state_dict", "model_state_dict", "model")  # what training scripts put around a state_dict
+_PREFIXES = ("module.", "_orig_mod.")
 STATE_DICT = "give a safetensors file, or the model's weights alone, by torch.save(model.state_dict(), FILE)"
 
 
@@ -43,7 +45,10 @@ def start_from(model: nn.Module, path: Path, classes: int) -> list[str]:
     Raises:
         CheckpointError: The file cannot be read or holds the weights of another network.
     """
-    tensors, network = _read_run(path) if path.is_dir() else (_read_any(path), "plain")
+    tensors, network = _read_run(path) if path.is_dir() else (_bare(_read_any(path)), "plain")
+    for key, value in tensors.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise CheckpointError(f"{path}: its {key} holds numbers that are not finite: give weights from before that")
     own = model.state_dict()
     if isinstance(model, DeepLabV3) and is_torchvisions(tensors):
         try:
@@ -89,6 +94,17 @@ def _read_any(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} holds no state_dict (it is damaged, or has a whole model): {STATE_DICT}"
         ) from error
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    for name in _WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(name), dict):
+            content = content[name]
+    if not isinstance(content, dict) or not content or not all(isinstance(v, Tensor) for v in content.values()):
         raise CheckpointError(f"{path} holds no state_dict: {STATE_DICT}")
     return content
+
+
+def _bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Remove the prefixes of DistributedDataParallel and torch.compile from keys that all have them."""
+    for prefix in _PREFIXES * 2:
+        if all(key.startswith(prefix) for key in tensors):
+            tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
+    return tensors

@@ -1,11 +1,14 @@
 """Networks by name; those of timm, torchvision and segmentation-models have a prefix."""
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -156,6 +159,42 @@ BRIDGES = {
 }
 
 
+def _code_factory(module: str, name: str) -> Callable[..., nn.Module]:
+    """A function or class of the user's own code; the current folder is searched like that of a script."""
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        factory: Callable[..., nn.Module] | None = getattr(import_module(module), name, None)
+    except ImportError as error:
+        libraries = ", ".join(BRIDGES)
+        raise ModelNameError(
+            f"{module}:{name} is neither of a library ({libraries}) nor of a module that can be imported ({error}): "
+            "run in the folder of the module, or install it"
+        ) from error
+    if not callable(factory):
+        raise ModelNameError(f"{module} has no function or class {name}: give PACKAGE.MODULE:FACTORY")
+    return factory
+
+
+def _code_build(module: str, name: str, **arguments: Any) -> nn.Module:
+    factory = _code_factory(module, name)
+    known = signature(factory).parameters
+    if "num_classes" not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        arguments.pop("num_classes", None)  # the pipeline checks the number of outputs
+    model = factory(**arguments)
+    if not isinstance(model, nn.Module):
+        raise ModelNameError(f"{module}:{name} returns a {type(model).__name__}, not a torch module")
+    return model
+
+
+def _code_input_size(module: str, name: str) -> Shape:
+    size = getattr(_code_factory(module, name), "input_size", None)
+    if size is None:
+        raise ModelNameError(f"{module}:{name} has no attribute input_size: give --input-size")
+    channels, height, width = size
+    return channels, height, width
+
+
 @dataclass(frozen=True)
 class _Own:
     build: Callable[..., nn.Module]
@@ -180,7 +219,8 @@ def build(name: str, **arguments: Any) -> nn.Module:
     """Build a network by name, with random weights.
 
     Args:
-        name: One of `known_names()`, or `timm:NAME`, `torchvision:NAME` or `smp:ARCHITECTURE/ENCODER`.
+        name: One of `known_names()`, or `timm:NAME`, `torchvision:NAME` or `smp:ARCHITECTURE/ENCODER`; or
+            `PACKAGE.MODULE:FACTORY`, a function or class of your own code that returns the network.
         **arguments: Passed to the builder. `num_classes` and `channels` (of the image) work for every library that has
             such an argument; all others have the library's own names.
 
@@ -240,6 +280,9 @@ def _resolve(name: str) -> tuple[Bridge | None, str]:
     if not colon:
         check_known(name, OWN, "the zoo (besides timm:NAME, torchvision:NAME and smp:ARCHITECTURE/ENCODER)")
         return None, name
+    if prefix not in BRIDGES and ("." in prefix or find_spec(prefix) or Path(f"{prefix}.py").is_file()):
+        _code_factory(prefix, rest)
+        return Bridge(list, lambda _: None, partial(_code_build, prefix), partial(_code_input_size, prefix), {}), rest
     check_known(prefix, BRIDGES, "the list of libraries (timm, torchvision, smp)")
     BRIDGES[prefix].check(rest)
     return BRIDGES[prefix], rest

@@ -42,6 +42,7 @@ def is_leaf(module: nn.Module) -> bool:
 def _shared(module: SharedReLU, call: TracedCall, leaders: Leaders) -> Operation:
     if module.cell.phase != "hard":
         raise call.refuse("its gates are not all hard", "finish the switch")
+    module.check_map(call.name, call.shape[1:])
     if module.position == 0:
         leaders[module.cell] = call.number
     if module.plain:

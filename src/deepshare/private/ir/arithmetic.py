@@ -12,11 +12,11 @@ from torch import Tensor
 from deepshare.private.ir.calls import Chain, TracedCall, handles
 from deepshare.private.ir.program import Add, Affine, GatedActivation, Multiply, Operation, Subtract
 
-Pair = int | Sequence[int]
+IntOrPair = int | Sequence[int]
 Bound = float | Tensor | None
 
 
-def pair(value: Pair) -> tuple[int, int]:
+def pair(value: IntOrPair) -> tuple[int, int]:
     """Two numbers, for height and width."""
     if isinstance(value, int):
         return value, value
@@ -288,10 +288,10 @@ def _best(chain: Chain, a: int, b: int, shape: Sequence[int], largest: bool = Tr
 def _max_pool2d(
     call: TracedCall,
     input: Tensor,
-    kernel_size: Pair,
-    stride: Pair | None = None,
-    padding: Pair = 0,
-    dilation: Pair = 1,
+    kernel_size: IntOrPair,
+    stride: IntOrPair | None = None,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Chain:

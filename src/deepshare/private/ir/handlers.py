@@ -6,80 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-<<<<<<< HEAD
-from deepshare.errors import UnsupportedModelError
-from deepshare.private.ir.program import (
-    Add,
-    Concatenate,
-    Convolution,
-    GatedActivation,
-    Linear,
-    MaxPool,
-    Norm,
-    Operation,
-    Permute,
-    Resample,
-    Reshape,
-)
-
-IntOrPair = int | Sequence[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TracedCall:
-    """A call of a function or of an activation module.
-
-    Attributes:
-        name: Path of the module.
-        inputs: Numbers of the operations whose results it got.
-        before: Shape of the first of them, with the batch.
-        shape: Shape of its result, without the batch.
-        number: Number that its operation will have.
-    """
-
-    name: str
-    inputs: tuple[int, ...]
-    before: tuple[int, ...]
-    shape: tuple[int, ...]
-    number: int
-
-    def refuse(self, what: str, cure: str) -> UnsupportedModelError:
-        """The error for a call that no engine can do."""
-        return UnsupportedModelError(f"{self.name or 'the network'}: {what}: {cure}")
-
-
-Handler = Callable[..., Operation]
-HANDLERS: dict[str, Handler] = {}
-# Functions that may get several tensors that depend on the image.
-SEVERAL: set[str] = set()
-
-
-def handles(*functions: str, several: bool = False) -> Callable[[Handler], Handler]:
-    """Register a handler for torch functions.
-
-    Args:
-        functions: Their names.
-        several: Whether they may get several tensors that depend on the image.
-    """
-
-    def register(handler: Handler) -> Handler:
-        HANDLERS.update(dict.fromkeys(functions, handler))
-        SEVERAL.update(functions if several else ())
-        return handler
-
-    return register
-
-
-def _pair(value: IntOrPair) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    first, second = value if len(value) == 2 else (value[0], value[0])
-    return int(first), int(second)
-=======
-from deepshare.private.ir.arithmetic import Pair, pair
+from deepshare.private.ir.arithmetic import IntOrPair, pair
 from deepshare.private.ir.calls import Chain, TracedCall, handles
 from deepshare.private.ir.program import Convolution, Linear, Operation, Permute, Resample, Reshape
->>>>>>> 8642ea5 (Networks as people have them: max-pooling, products, slices, constants)
 
 
 @handles("conv2d")
@@ -136,9 +65,9 @@ def _conv1d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair | str = 0,
-    dilation: Pair = 1,
+    stride: IntOrPair = 1,
+    padding: IntOrPair | str = 0,
+    dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Chain:
     """A convolution of maps of height 1."""
@@ -159,11 +88,11 @@ def _conv_transpose2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair = 0,
-    output_padding: Pair = 0,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    output_padding: IntOrPair = 0,
     groups: int = 1,
-    dilation: Pair = 1,
+    dilation: IntOrPair = 1,
 ) -> Chain:
     """A convolution of the map with zeros between its entries, by the mirrored kernel."""
     chain, shape, source = Chain(call), list(input.shape[1:]), call.inputs[0]
@@ -298,45 +227,3 @@ def _interpolate(call: TracedCall, input: Tensor, *args: Any, **kwargs: Any) -> 
         given = {"size": (out, 1)} if factor is None else {"scale_factor": (factor, 1.0)}
         matrices.append(F.interpolate(unit, **given, **options)[:, 0, :, 0].T.contiguous())
     return Resample(call.name, call.inputs, call.shape, matrices[0], matrices[1], 1.0)
-<<<<<<< HEAD
-
-
-@handles("expand")
-@handles("expand_as", several=True)
-def _expand(call: TracedCall, input: Tensor, *_: Any) -> Operation:
-    if len(call.shape) != 3 or input.shape[2:] != (1, 1) or input.shape[1] != call.shape[0]:
-        raise call.refuse("an expansion of something that is not a 1x1 map", "expand 1x1 maps only")
-    rows, columns = (torch.ones(size, 1, dtype=torch.float64) for size in call.shape[1:])
-    return Resample(call.name, call.inputs, call.shape, rows, columns, 1.0)
-
-
-@handles("max_pool2d", "_max_pool2d")
-def _max_pool2d(
-    call: TracedCall,
-    input: Tensor,
-    kernel_size: IntOrPair,
-    stride: IntOrPair | None = None,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Operation:
-    if _pair(dilation) != (1, 1) or ceil_mode:
-        raise call.refuse("max-pooling with dilation or ceil_mode", "use plain windows, or average pooling")
-    kernel = _pair(kernel_size)
-    return MaxPool(call.name, call.inputs, call.shape, kernel, _pair(stride) if stride else kernel, _pair(padding))
-
-
-# Functions that return their argument, in a network that is not training.
-PASSING = frozenset(
-    {"dropout", "dropout2d", "feature_dropout", "contiguous", "clone", "detach", "to", "double", "type_as"}
-)
-
-CURES = {
-    "relu6": "turn ReLU6 into ReLU with deepshare.relu6_to_relu and finetune",
-    "hardtanh": "turn ReLU6 into ReLU with deepshare.relu6_to_relu and finetune",
-    "gelu": "a GELU network is a teacher; take the trained network with hard gates",
-    "pad": "give the padding to the convolution",
-}
-=======
->>>>>>> 8642ea5 (Networks as people have them: max-pooling, products, slices, constants)

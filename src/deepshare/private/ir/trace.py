@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from deepshare.errors import UnsupportedModelError, reason
+from deepshare.errors import PlanMismatchError, UnsupportedModelError, reason
 from deepshare.private.ir import arithmetic, handlers, shapes  # noqa: F401
 from deepshare.private.ir.activations import Leaders, activation, is_leaf
 from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
@@ -20,18 +20,19 @@ from deepshare.sharing.observe import BATCH, check_input_size, copy_of
 _TOLERANCE = 1e-8
 
 
-def translate(model: nn.Module, input_size: Sequence[int]) -> Program:
+def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = True) -> Program:
     """Translate a network into the operations of private inference.
 
     Args:
         model: A network in its final form: plain, with shared gates, or with masks. It is not touched.
         input_size: Size of one image without the batch.
+        compare: Check the program against the network on random images.
 
     Returns:
-        The program, in float64, checked against the network on random images.
+        The program, in float64.
 
     Raises:
-        UnsupportedModelError: The network does something that no engine knows; names the layer and the cure.
+        UnsupportedModelError: The network does something that no engine knows; names all such layers, with the cure.
     """
     size = check_input_size(input_size)
     network = copy_of(model).double().cpu().eval()
@@ -42,7 +43,7 @@ def translate(model: nn.Module, input_size: Sequence[int]) -> Program:
         try:
             with tracer:
                 result = network(images)
-        except UnsupportedModelError:
+        except (UnsupportedModelError, PlanMismatchError):
             raise
         except Exception as error:
             shape = "x".join(map(str, size))
@@ -50,8 +51,11 @@ def translate(model: nn.Module, input_size: Sequence[int]) -> Program:
                 f"{type(model).__name__} does not run on images of size {shape} ({reason(error)}): "
                 "give the input size that it was trained for"
             ) from error
+        if tracer.problems:
+            raise UnsupportedModelError(list(dict.fromkeys(tracer.problems)))
         program = fold(tracer.operations, tracer.output(result))
-        _check(program, model, torch.randn(BATCH, *size, dtype=torch.float64, generator=generator))
+        if compare:
+            _check(program, model, torch.randn(BATCH, *size, dtype=torch.float64, generator=generator))
     return program
 
 
@@ -82,6 +86,7 @@ class _Tracer(TorchFunctionMode):
         self.numbers = {id(images): 0}
         self.tensors: list[Any] = [images]
         self.leaders: Leaders = {}
+        self.problems: list[str] = []
         for module in self.names:
             module.register_forward_pre_hook(self._enter)
             module.register_forward_hook(self._leave)
@@ -103,7 +108,10 @@ class _Tracer(TorchFunctionMode):
         if is_leaf(module):
             self.leaf -= 1
             call = self._call(self.names[module], (self.numbers[id(args[0])],), [result])
-            self._add(activation(module, call, self.leaders), result)
+            try:
+                self._add(activation(module, call, self.leaders), result)
+            except UnsupportedModelError as error:
+                self._refuse(error, [result])
 
     def _call(self, name: str, sources: tuple[int, ...], results: Sequence[Tensor]) -> TracedCall:
         return TracedCall(
@@ -134,9 +142,19 @@ class _Tracer(TorchFunctionMode):
         if self.leaf or not isinstance(result, Tensor | tuple | list):
             return result
         sources = [self.numbers[id(v)] for v in _tensors((args, kwargs)) if id(v) in self.numbers]
-        if sources and any(isinstance(r, Tensor) for r in (result if isinstance(result, tuple | list) else [result])):
-            self._record(func, args, kwargs, sources, result)
+        results = _tensors(result)
+        if sources and results:
+            try:
+                self._record(func, args, kwargs, sources, result)
+            except UnsupportedModelError as error:
+                self._refuse(error, results)
         return result
+
+    def _refuse(self, error: UnsupportedModelError, results: Sequence[Tensor]) -> None:
+        """Note a problem, and go on with results of an unknown operation to find the others."""
+        self.problems += error.problems
+        for result in results:
+            self._add(Input("unknown", (), tuple(result.shape[1:])), result)
 
     def _record(self, func: Any, args: Any, kwargs: dict[str, Any], sources: list[int], result: Any) -> None:
         name = getattr(func, "__name__", str(func))

@@ -18,6 +18,7 @@ from deepshare.private.engines.spu.gated import GatedKernel
 from deepshare.private.engines.spu.kernel import Keep, Kernel, as_is
 from deepshare.private.engines.spu.local import ShareKernel
 from deepshare.private.engines.spu.meter import LogMeter, comparisons
+from deepshare.private.engines.spu.products import MultiplyKernel
 from deepshare.private.engines.spu.protocol import LIMIT, Protocol
 from deepshare.private.engines.spu.registry import lower
 from deepshare.private.engines.spu.runtime import CLIENT, RANKS, SERVER, SpuRuntime, connect
@@ -112,7 +113,8 @@ class _Party:
         spent = self._once(select, ["zeros", "client.zero"], ["nothing"]) + self._once(
             _zero_times, ["matrix", "zero"], ["nothing"]
         )
-        if any(isinstance(kernel, GatedKernel) and kernel.hidden for kernel in self.kernels):
+        squares = (isinstance(kernel, GatedKernel) and kernel.hidden for kernel in self.kernels)
+        if any(squares) or any(isinstance(kernel, MultiplyKernel) for kernel in self.kernels):
             spent += self._once(jnp.multiply, ["zero", "zero"], ["nothing"])
         return spent
 

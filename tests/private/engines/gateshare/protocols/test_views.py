@@ -135,7 +135,7 @@ def looks_uniform(numbers: NDArray[np.uint64]) -> bool:
 def test_no_mask_serves_two_purposes(views: list[View], party: str) -> None:
     """Also of tensors of other shapes: masks of one label begin alike."""
     held: Hidden = getattr(views[0], party)
-    assert len(held) > (40 if party == "server" else 12)
+    assert len(held) > (40 if party == "server" else 8)
     for (one, first), (other, second) in combinations(held.items(), 2):
         size = min(len(first), len(second))
         assert looks_uniform(first[:size] - second[:size]), (one, other)

@@ -17,6 +17,7 @@ The noise hides what rounding, which depends on hidden values, tells about the w
 is an error. It is not asked again: a visible retry would tell the server something.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

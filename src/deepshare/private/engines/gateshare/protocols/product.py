@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN
-from deepshare.private.engines.gateshare.lot import Batch, Party
+from deepshare.private.engines.gateshare.lot import Batch, Holder
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep
 from deepshare.private.engines.gateshare.protocols.step import (
@@ -78,7 +78,7 @@ class ProductStep(ProtocolStep):
 
     factors: tuple[OpeningStep, OpeningStep]
 
-    def dealt_bytes(self, images: int, party: Party) -> dict[str, int]:
+    def dealt_bytes(self, images: int, party: Holder) -> dict[str, int]:
         """Size of AB_S."""
         return {"masked": WORD * images * self.elements} if party == "server" else {}
 

@@ -1,0 +1,58 @@
+"""Networks of the user's own code, by PACKAGE.MODULE:FACTORY."""
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from deepshare import zoo
+from deepshare.errors import ModelNameError
+
+SOURCE = """
+from torch import nn
+
+class Small(nn.Sequential):
+    input_size = (3, 8, 8)
+
+    def __init__(self, num_classes=4, width=2):
+        super().__init__(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36 * width, num_classes))
+
+def plain():
+    return Small()
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mynetworks.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+
+
+def test_a_class_and_a_function_build_networks() -> None:
+    model = zoo.build("mynetworks:Small", num_classes=7, width=3)
+    assert isinstance(model, nn.Sequential) and model[3].out_features == 7
+    assert isinstance(zoo.build("mynetworks:plain", num_classes=4), nn.Module)
+    assert zoo.default_input_size("mynetworks:Small") == (3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mynetworks:plain", "give --input-size"),
+        ("mynetworks:missing", "has no function or class missing"),
+        ("no.such.module:x", "neither of a library"),
+        ("tim:resnet18", "did you mean 'timm'"),
+    ],
+)
+def test_what_cannot_be_found_is_said(name: str, said: str) -> None:
+    with pytest.raises(ModelNameError, match=said):
+        zoo.default_input_size(name)
+
+
+def test_something_else_is_refused() -> None:
+    with pytest.raises(ModelNameError, match="returns a int, not a torch module"):
+        zoo.build("mynetworks:nothing")
