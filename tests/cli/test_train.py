@@ -54,9 +54,12 @@ def test_train_resume_and_eval(cli: Cli, tmp_path: Path) -> None:
     assert all(torch.equal(value, load(out).state_dict()[key]) for key, value in with_other.state_dict().items())
 
 
+ALL_ENGINES = "crypten, gateshare, gateshare-2pc, spu-cheetah, spu-semi2k: runs\n"
+
+
 def test_dry_run_needs_no_folder_and_writes_none(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli("train", "-r", "digits", "--dry-run").out == "digits: every phase runs\n"
+    assert cli("train", "-r", "digits", "--dry-run").out == f"digits: every phase runs\n{ALL_ENGINES}"
     phases = json.loads(cli("train", "-r", "digits", "--dry-run", "--json").out)["dry_run"]
     assert phases == ["teacher", "gelu", "switch", "finetune"]
     assert list(tmp_path.iterdir()) == []
@@ -160,7 +163,9 @@ def test_a_network_with_relu6(cli: Cli, tmp_path: Path) -> None:
     assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
     assert "--relu6-to-relu" in said.err
     turned = cli("train", *flags, "--relu6-to-relu")
-    assert turned.out == "own: every phase runs\n", turned.err
+    assert turned.out == f"own: every phase runs\n{ALL_ENGINES}", turned.err
+    exact = cli("train", *flags, "--piecewise-to-relu")
+    assert exact.out == f"own: every phase runs\n{ALL_ENGINES}", exact.err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there, and the test is about its absence")

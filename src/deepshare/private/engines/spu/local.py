@@ -62,7 +62,7 @@ class DifferenceKernel(Kernel):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SelectKernel(Kernel):
+class TakeKernel(Kernel):
     """Entries along one dimension; -1 for zeros."""
 
     dimension: int
@@ -145,7 +145,7 @@ def lower_subtract(lowering: Lowering, number: int, operation: Subtract) -> Held
 
 def lower_select(lowering: Lowering, number: int, operation: Select) -> Held:
     """The entries, after a pending scale."""
-    kernel = SelectKernel(
+    kernel = TakeKernel(
         number=number,
         inputs=lowering.names(operation),
         output=f"v{number}",
