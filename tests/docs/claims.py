@@ -9,7 +9,7 @@ from collections.abc import Callable
 from statistics import median
 
 from deepshare.training.catalog import Finished
-from tests.docs.records import content, last_line, packaged, percent, run, small, told
+from tests.docs.records import content, fair, last_line, packaged, percent, run, small, told
 
 Claims = dict[str, list[str]]
 
@@ -87,6 +87,7 @@ def results() -> Claims:
         ],
         "- Epochs are not equal": [str(s.study.epochs), *s.epochs("teacher", None)],
         "The study [`] gives": ["60"],
+        "At 2,288 gates it": ["2,288", *(fair().one(method, 2288) for method in ("deepshare", "autorep", "snl"))],
         "| [Private time]": told("6,000", "0.083", "1.1", "0.290", "1.18", "14", "51"),
         "| [Private bytes]": told("5.2", "21", "44", "128"),
         "| [Private and plain]": [str(same["same_class"]), f"{same['images']:,}"],

@@ -63,6 +63,7 @@ class StudyRecords:
 
 
 small = cache(lambda: StudyRecords("small"))
+fair = cache(lambda: StudyRecords("fair"))
 
 
 @cache
