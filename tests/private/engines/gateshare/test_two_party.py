@@ -31,7 +31,8 @@ def check(model: nn.Module, images: Tensor) -> Result:
     size = tuple(images.shape[1:])
     result = private.infer(model, images, engine="gateshare-2pc")
     expected = translate(model, size).evaluate(images)
-    assert torch.equal(result.logits.argmax(1), expected.argmax(1))
+    chosen = expected.gather(1, result.logits.argmax(1, keepdim=True))
+    assert float((expected.amax(1, keepdim=True) - chosen).max()) <= 2.0**-5  # noise on logits may swap two near ones
     assert float((result.logits - expected).abs().median()) <= 2.0**-6
     predicted = predict(model, size, "gateshare-2pc", images=len(images))
     for ours, theirs in zip(predicted.layers, result.cost.layers, strict=True):
