@@ -1,4 +1,4 @@
-"""Text formatting: tables, byte sizes, the nearest known name."""
+"""Text formatting: tables, byte sizes, text from elsewhere, the nearest known name."""
 
 import difflib
 from collections.abc import Sequence
@@ -27,6 +27,11 @@ def byte_size(count: int) -> str:
     if count < 10_000:
         return f"{count:,} B"
     return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+
+
+def printable(text: str) -> str:
+    """Make one line of text from elsewhere: nothing in it is left that a terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def nearest(text: str, known: Sequence[str], prefix: str = "") -> str:

@@ -364,6 +364,10 @@ def said_of(offer: dict[str, object]) -> str:
     return ""
 
 
+def test_an_offer_says_nothing_to_the_terminal() -> None:
+    assert said_of(offer_of(network()) | {"options": {"\x1b[2J\r": "\n"}}).isprintable()
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changed(offer_of(network())))
 def test_a_damaged_offer_is_an_error_of_one_line_or_none(message: dict[str, object]) -> None:

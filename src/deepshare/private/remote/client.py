@@ -31,6 +31,7 @@ from deepshare.private.runtime.engine import (
 from deepshare.private.runtime.party import ProcessParty, free_ports
 from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError, reach
 from deepshare.private.transport.tls import Tls
+from deepshare.text import printable
 
 # How long a server may be busy, or another one than the pool's behind a balancer, before it is an error.
 PATIENCE_SECONDS = 10.0
@@ -316,8 +317,8 @@ def read_offer(message: Message, server: Server) -> Offer:
         raise EngineError(f"the server does not speak protocol {PROTOCOL}: install the same deepshare on both sides")
     try:
         return _read(message, server)
-    except DeepShareError:
-        raise
+    except DeepShareError as error:
+        raise EngineError(printable(str(error))) from error
     except Exception as error:  # whatever a hostile server makes up
         raise EngineError("the server's offer is damaged: install the same deepshare on both sides") from error
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepshare.private.runtime.engine import Outcome
+from deepshare.text import printable
 
 LOGGER = logging.getLogger("deepshare.server")
 LONGEST_LINE = 300
@@ -115,7 +116,7 @@ def _types(lines: list[str]) -> list[str]:
 
 def line(text: str) -> str:
     """Text for a log: one line, not too long, and nothing that a terminal would obey."""
-    plain = "".join(c if c.isprintable() else " " for c in text)
+    plain = printable(text)
     return plain if len(plain) <= LONGEST_LINE else f"{plain[:LONGEST_LINE]} ..."
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.transport.tls import Tls
+from deepshare.text import printable
 
 # Session, number of the frame in its direction, step, bytes that follow.
 HEADER = struct.Struct("<16sIIQ")
@@ -202,7 +203,7 @@ class Channel:
         return int(size)
 
     def _ended(self, kind: int, words: bytes) -> PeerError:
-        text = "".join(c if c.isprintable() else " " for c in words.decode(errors="replace"))
+        text = printable(words.decode(errors="replace"))
         return (PeerBusyError if kind == BUSY else PeerError)(f"the {self.peer} refused: {text}")
 
     def _expect(self, step: int, least: int, most: int) -> int:
