@@ -24,7 +24,8 @@ DRAWN = pytest.StashKey[int]()
 torch.set_num_threads(1)
 # A shell lets what it starts in the background ignore SIGINT, and with it the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-hypothesis.settings.register_profile("repeatable", print_blob=True)
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.register_profile("random", print_blob=True)
 hypothesis.settings.load_profile("repeatable")
 
 
