@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 import torch
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 
 from deepshare.cli import main
 from deepshare.data import load
@@ -166,15 +168,32 @@ def test_a_server_in_operation(cli: Cli, run: Path, tmp_path: Path, monkeypatch:
         assert urlopen(f"{where}/healthz").read() == b"ok\n"
         with connect(f"127.0.0.1:{port}", pool=tmp_path / "pools/client", ahead=False) as remote:
             remote.classify(torch.zeros(4, *remote.about.size))
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(bytes(100))
+            stranger.recv(1)
         figures = urlopen(f"{where}/metrics").read().decode()
         process.send_signal(signal.SIGTERM)
         rest = process.communicate(timeout=30)[1]
     finally:
         process.kill()
     assert process.returncode == 0
-    assert 'deepshare_images_total{network="run"} 4\n' in figures
-    assert 'deepshare_pool_images_left{network="run",pool="server",owner="client"} 1\n' in figures
-    assert 'deepshare_inference_seconds_count{network="run",phase="online"} 1\n' in figures
+    families = {family.name: family for family in text_string_to_metric_families(figures)}
+    kinds = {name: family.type for name, family in families.items()}
+    assert kinds["deepshare_images"] == "counter" and kinds["deepshare_inference_seconds"] == "histogram"
+    found = {
+        (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    assert found["deepshare_images_total", "run"] == 4 and found["deepshare_inferences_total", "run"] == 1
+    assert found["deepshare_sent_bytes_total", "run"] > 1000
+    assert found["deepshare_pool_images_left", "run", "client", "server"] == 1
+    assert found["deepshare_pool_images_dealt", "run", "client", "server"] == 5
+    for phase in ("session", "offline", "online"):
+        assert found["deepshare_inference_seconds_count", "run", phase] == 1
+        assert found["deepshare_inference_seconds_bucket", "+Inf", "run", phase] == 1
+    assert found["deepshare_refusals_total", "stranger"] == 1
+    assert found["deepshare_sessions",] == 0
     lines = [json.loads(line) for line in rest.splitlines() if line.startswith("{")]
     said = [line for line in lines if "4 images in" in line["message"]]
     assert said[0]["level"] == "info" and said[0]["images"] == 4 and said[0]["owner"] == "client"

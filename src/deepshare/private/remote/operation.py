@@ -81,12 +81,11 @@ def monitored(listening: Listening, address: str | None, stopping: threading.Eve
         def do_GET(self) -> None:
             """Answer."""
             if self.path == "/healthz":
-                code, text = (503, "stopping\n") if stopping.is_set() else (200, "ok\n")
+                code, body = (503, b"stopping\n") if stopping.is_set() else (200, b"ok\n")
             elif self.path == "/metrics":
-                code, text = 200, listening.metrics()
+                code, body = 200, listening.metrics()
             else:
-                code, text = 404, "give /healthz or /metrics\n"
-            body = text.encode()
+                code, body = 404, b"give /healthz or /metrics\n"
             self.send_response(code)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))

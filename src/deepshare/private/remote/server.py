@@ -10,12 +10,16 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Self
+
+from prometheus_client import Metric, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from deepshare import __version__
 from deepshare.data.images import About
@@ -23,7 +27,7 @@ from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.front_door import FrontDoor, Guest, Reply, Work
-from deepshare.private.remote.journal import Journal, Sample
+from deepshare.private.remote.journal import Journal
 from deepshare.private.remote.session import PROTOCOL, Control, Message, account, run_session
 from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Session, Task
 from deepshare.private.runtime.party import ProcessParty, free_ports
@@ -128,7 +132,7 @@ class Visit:
     placed: bool = False
 
 
-class Listening:
+class Listening(Collector):
     """A server with an open port; a context manager that ends it.
 
     Attributes:
@@ -182,14 +186,23 @@ class Listening:
         """Number of places that are taken."""
         return len(self._places)
 
-    def metrics(self) -> str:
+    def metrics(self) -> bytes:
         """Figures in the text format of Prometheus."""
-        gauges: list[Sample] = [("sessions", {}, self.sessions), ("connections", {}, self._door.connections)]
+        return generate_latest(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """The journal's counts, and values of the moment."""
+        yield from self.journal.registry.collect()
+        yield GaugeMetricFamily("deepshare_sessions", "Places that are taken.", self.sessions)
+        yield GaugeMetricFamily("deepshare_connections", "Connections, strangers included.", self._door.connections)
+        labels = ("network", "pool", "owner")
+        left = GaugeMetricFamily("deepshare_pool_images_left", "Images that can still be asked.", labels=labels)
+        dealt = GaugeMetricFamily("deepshare_pool_images_dealt", "Images that were dealt.", labels=labels)
         for name, host in self._hosts.items():
-            for pool, owner, left, dealt in () if host is None else host.levels():
-                labels = {"network": name, "pool": pool, "owner": owner}
-                gauges += [("pool_images_left", labels, left), ("pool_images_dealt", labels, dealt)]
-        return self.journal.metrics(gauges)
+            for pool, owner, still, in_all in () if host is None else host.levels():
+                left.add_metric((name, pool, owner), still)
+                dealt.add_metric((name, pool, owner), in_all)
+        yield from (left, dealt)
 
     def _refresh(self) -> None:
         while not self._ended.wait(REFRESH_SECONDS):
