@@ -11,7 +11,6 @@ from deepshare.errors import EngineError, PlanMismatchError, UnsupportedModelErr
 from deepshare.private.api import check_plan, run
 from deepshare.private.cost import predict
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import check_installed, find_engine
 
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
 SIZE = (3, 16, 16)
@@ -60,12 +59,6 @@ def test_an_unknown_engine_an_unknown_option_and_an_unknown_layer() -> None:
         private.infer(shared(), torch.zeros(1, *SIZE), engine="crypto")
     with pytest.raises(UnsupportedModelError, match="1 calls sigmoid"):
         predict(nn.Sequential(nn.Conv2d(3, 2, 1), nn.Sigmoid()), SIZE, "crypten")
-
-
-def test_an_engine_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(EngineError, match=r"needs crypten, .*pip install --no-deps crypten==0\.4\.1"):
-        check_installed(find_engine("crypten"))
 
 
 @crypten

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from deepshare.errors import DeepShareError
+from deepshare.private.runtime import MODULES
 
 if TYPE_CHECKING:
     from torch import nn
+
+ENGINES = " or ".join(", ".join(MODULES).rsplit(", ", 1))
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 Model = Annotated[

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from deepshare.cli.options import NO_REWRITING, Flag, InputSize, Json, Model, Rewriting, build, check_writable, size_of
+from deepshare.cli.options import (
+    ENGINES,
+    NO_REWRITING,
+    Flag,
+    InputSize,
+    Json,
+    Model,
+    Rewriting,
+    build,
+    check_writable,
+    size_of,
+)
 from deepshare.errors import DataError, RecipeError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -18,6 +29,13 @@ if TYPE_CHECKING:
     from deepshare.training.data_source import DataSource
     from deepshare.training.recipe.files import Recipe
 
+Cost = Annotated[
+    str | None,
+    Parameter(
+        help="Predict the cost of private inference with this engine, next to the network with all its ReLUs: "
+        f"{ENGINES}."
+    ),
+]
 SNL = Group("Allocation by SNL", help="With --allocate snl the network is trained first; see deepshare train.")
 
 
@@ -36,7 +54,7 @@ def plan(
     first_site_only: Flag = False,
     rewriting: Rewriting = NO_REWRITING,
     recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"])] = None,
-    cost: str | None = None,
+    cost: Cost = None,
     out: Path | None = None,
     as_json: Json = False,
     run: Annotated[Path | None, Parameter(group=SNL)] = None,
@@ -58,8 +76,6 @@ def plan(
         first_site_only: The weight of a group is that of its first site, not the sum.
         recipe: Plan the network of a recipe, with its arguments, image size and [budget]; flags take precedence. For
             snl it also sets the training and the data.
-        cost: Predict the cost of private inference with this engine, next to the network with all its ReLUs: crypten,
-            gateshare, gateshare-2pc, spu-cheetah or spu-semi2k.
         out: File for the plan.
         run: Folder for the training; --allocate also accepts its snl/counts.json.
         data_dir: Folder of data sets.

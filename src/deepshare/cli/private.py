@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from cyclopts.config import Env, Toml
 
-from deepshare.cli.options import Flag, Json, RunArgument, check_writable
+from deepshare.cli.options import ENGINES, Flag, Json, RunArgument, check_writable
 from deepshare.cli.private_pool import pool as pool_commands
 from deepshare.errors import EngineError
 
@@ -23,16 +23,13 @@ if TYPE_CHECKING:
     from deepshare.private.remote.client import ModelClient
     from deepshare.private.runtime.engine import Engine, Preprocessing
 
-# The engine of `outline`, `deal` and `--pool`: the one with preprocessing by a dealer.
-DEALT = "gateshare"
+DEFAULT = "gateshare"
 
 private = App(name="private", help="Private inference: the server keeps its weights, the client its images.")
 
 private.command(pool_commands)
 
-Engines = Annotated[
-    str, Parameter(name=["--engine", "-e"], help="crypten, gateshare, gateshare-2pc, spu-cheetah or spu-semi2k.")
-]
+Engines = Annotated[str, Parameter(name=["--engine", "-e"], help=f"{ENGINES}.")]
 Provider = Annotated[
     str | None,
     Parameter(help="Source of crypten's triples: tfp (the server, the default) or ttp (a third party)."),
@@ -61,7 +58,7 @@ def run(
     run: RunArgument,
     /,
     *,
-    engine: Engines = DEALT,
+    engine: Engines = DEFAULT,
     images: Images = None,
     samples: int = 4,
     data_dir: Path | None = None,
@@ -100,7 +97,7 @@ def serve(
     runs: Annotated[list[str], Parameter(help="Folders of finished runs, or networks by name; clients name one.")],
     /,
     *,
-    engine: Engines = DEALT,
+    engine: Engines = DEFAULT,
     host: str = "127.0.0.1",
     port: int = 8443,
     tls: TlsFolder = None,
@@ -147,7 +144,8 @@ def serve(
     options: Mapping[str, str] = {}
     if pool:
         if chosen.preprocessing is None:
-            raise EngineError(f"--pool is for engine {DEALT} and this is {engine}: add --engine {DEALT}")
+            dealt = _preprocessing()[0]
+            raise EngineError(f"--pool is for engine {dealt} and this is {engine}: add --engine {dealt}")
         options = chosen.preprocessing.options
     folders = [run_folder(run).resolve() for run in runs]
     if len({folder.name for folder in folders}) < len(folders):
@@ -209,12 +207,12 @@ def ask(
 
         expected = Plan.load(plan)
     if pool is not None:
-        _preprocessing().check_pool(pool, "client")
+        _preprocessing()[1].check_pool(pool, "client")
     asked = Server(
         address=server,
         tls=None if tls is None else tls_of(tls),
         pool=None if pool is None else pool.absolute(),
-        engine=engine or (None if pool is None else DEALT),
+        engine=engine or (None if pool is None else _preprocessing()[0]),
         network=network,
         insecure=insecure,
     )
@@ -256,7 +254,7 @@ def outline(
         raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
     run = run_folder(run)
     program, _ = from_run(run, best=best)
-    _preprocessing().write_outline(out, program, training_images(run, samples, data_dir) if samples else None)
+    _preprocessing()[1].write_outline(out, program, training_images(run, samples, data_dir) if samples else None)
     print(f"{out} is public: give it to the dealer for deepshare private deal")
 
 
@@ -275,7 +273,7 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
     """
     if images < 1 or clients < 1:
         raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
-    spare, distance = _preprocessing().deal(outline, out, images=images, clients=clients, told=_progress)
+    spare, distance = _preprocessing()[1].deal(outline, out, images=images, clients=clients, told=_progress)
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
     print(f"{spare:,} more lots than images, since a client cannot use every lot: too few in one of a million pools")
@@ -354,13 +352,12 @@ def keys(
     print(f"{folder}/server goes to the server and {whose}; give each its folder with --tls")
 
 
-def _preprocessing() -> "Preprocessing":
-    from deepshare.private.runtime.engine import find_engine
+def _preprocessing() -> "tuple[str, Preprocessing]":
+    """The engine of `outline`, `deal` and `--pool`, and its preprocessing."""
+    from deepshare.private.runtime.engine import engine_with_preprocessing
 
-    preprocessing = find_engine(DEALT).preprocessing
-    if preprocessing is None:
-        raise AssertionError(DEALT)
-    return preprocessing
+    engine, preprocessing = engine_with_preprocessing()
+    return engine.name, preprocessing
 
 
 def _progress(lots: int, total: int) -> None:

@@ -26,6 +26,7 @@ from deepshare.private.runtime.engine import (
     Task,
     check_images,
     check_installed,
+    engine_with_preprocessing,
     find_engine,
 )
 from deepshare.private.runtime.party import ProcessParty, free_ports
@@ -334,7 +335,7 @@ def _read(message: dict[str, Any], server: Server) -> Offer:
         if preprocessing is None or options != preprocessing.options:
             raise EngineError(
                 f"the server computes with {engine.name} without a dealer's pools, and you gave one: nothing was "
-                "sent; it has to be started with --engine gateshare --pool"
+                f"sent; it has to be started with --engine {engine_with_preprocessing()[0].name} --pool"
             )
         digest = hashlib.sha256(str(message["outline"]).encode()).hexdigest()
         if digest not in preprocessing.networks(server.pool, "client"):

@@ -29,7 +29,7 @@ from deepshare.private.ir.program import Program
 from deepshare.private.remote.front_door import FrontDoor, Guest, Reply, Work
 from deepshare.private.remote.journal import Journal
 from deepshare.private.remote.session import PROTOCOL, Control, Message, account, run_session
-from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Session, Task
+from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Session, Task, engine_with_preprocessing
 from deepshare.private.runtime.party import ProcessParty, free_ports
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
@@ -87,9 +87,10 @@ class ModelServer:
             EngineError: The port is taken, or the engine needs a third machine.
         """
         if self.engine.roles(self.options) != ("server", "client"):
+            dealt = engine_with_preprocessing()[0].name
             raise EngineError(
-                f"engine {self.engine.name} needs a third party: with gateshare, make pools with private deal and give "
-                "--pool; otherwise run it on one machine with private run"
+                f"engine {self.engine.name} needs a third party: with {dealt}, make pools "
+                "with private deal and give --pool; otherwise run it on one machine with private run"
             )
         if ":" in host:
             raise EngineError(f"{host} is an address of IPv6, which the engines do not speak: give one of IPv4")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.ir.program import Program, hidden_tensors
+from deepshare.private.runtime import MODULES
 from deepshare.private.transport.channel import Channel
 from deepshare.private.transport.tls import Tls
 
@@ -278,18 +279,9 @@ class Engine(Protocol):
         """Bytes, rounds, comparisons and products, without running: online by operation, and offline."""
 
 
-_MODULES = {
-    "crypten": "deepshare.private.engines.crypten",
-    "gateshare": "deepshare.private.engines.gateshare",
-    "gateshare-2pc": "deepshare.private.engines.gateshare",
-    "spu-cheetah": "deepshare.private.engines.spu",
-    "spu-semi2k": "deepshare.private.engines.spu",
-}
-
-
 def engine_names() -> tuple[str, ...]:
     """Names of all engines, installed or not."""
-    return tuple(_MODULES)
+    return tuple(MODULES)
 
 
 def find_engine(name: str) -> Engine:
@@ -298,10 +290,16 @@ def find_engine(name: str) -> Engine:
     Raises:
         EngineError: There is none.
     """
-    if name not in _MODULES:
-        raise EngineError(f"no engine is named {name}: take one of {', '.join(_MODULES)}")
-    engine: Engine = import_module(_MODULES[name]).ENGINES[name]
+    if name not in MODULES:
+        raise EngineError(f"no engine is named {name}: take one of {', '.join(MODULES)}")
+    engine: Engine = import_module(MODULES[name]).ENGINES[name]
     return engine
+
+
+def engine_with_preprocessing() -> tuple[Engine, Preprocessing]:
+    """The engine whose offline phase can be done in advance."""
+    engines = map(find_engine, MODULES)
+    return next((engine, engine.preprocessing) for engine in engines if engine.preprocessing is not None)
 
 
 def check_installed(engine: Engine) -> None:
