@@ -8,7 +8,7 @@ from tests.docs.guides import change, follow, run_tests
 from tests.docs.pages import DOCS
 
 
-@pytest.mark.parametrize("guide", ["add-a-data-set", "add-an-engine", "add-an-operation"])
+@pytest.mark.parametrize("guide", ["add-a-data-set", "add-a-method", "add-an-engine", "add-an-operation"])
 def test_a_guide_can_be_followed(guide: str, tmp_path: Path) -> None:
     tests = follow(DOCS / "guides" / f"{guide}.md", tmp_path)
     assert tests

@@ -1,3 +1,5 @@
+"""The front of the package: public names, loaded on first use."""
+
 import subprocess
 import sys
 

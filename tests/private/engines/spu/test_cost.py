@@ -1,3 +1,5 @@
+"""Predicted costs of the SPU engines: formulas and counts."""
+
 import pytest
 import torch
 
