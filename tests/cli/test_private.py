@@ -26,6 +26,7 @@ from tests.cli.command import FLAGS, Cli
 
 ROOT = Path(__file__).parents[2]
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
+spu = pytest.mark.skipif(find_spec("spu") is None, reason="spu is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,22 @@ def test_run_shows_classes_and_cost(cli: Cli, run: Path, tmp_path: Path) -> None
     assert said["images"][0]["image"] == str(tmp_path / "one.png") and said["images"][0]["class"] in test.classes
     text = cli("private", "run", run, "-e", "crypten", "--samples", "2", "--layers").out
     assert "test image 1 (" in text and "SharedActivation layer1.0.act1" in text and "s online for 2 images" in text
+
+
+@spu
+@pytest.mark.slow
+def test_run_without_a_dealer(cli: Cli, run: Path) -> None:
+    with_dealer, without = (
+        cli("private", "run", run, "-e", name, "--samples", "1", "--json") for name in ("gateshare", "gateshare-2pc")
+    )
+    assert without.code == 0, without.err
+    assert "a client that deviates reads exact weights" in without.err
+    assert "first the parties make randomness" in without.err and "randomness" not in with_dealer.err
+    said, expected = json.loads(without.out), json.loads(with_dealer.out)
+    assert said["images"][0]["class"] == expected["images"][0]["class"]
+    assert said["cost"]["error"] < 0.05 and said["cost"]["offline"]["dealer_bytes"] == 0
+    for key in ("comparisons", "products"):
+        assert said["cost"]["online"][key] == expected["cost"]["online"][key] > 0
 
 
 def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -> None:

@@ -87,7 +87,10 @@ def run(
     check_out(out, program)
     names, batch = _images(run, about, images, samples, data_dir, fit)
     warn(chosen)
-    result = run_program(program, batch, engine, _options(provider))
+    options = _options(provider)
+    chosen.check(program, options)
+    note_making(chosen, program, len(batch), options)
+    result = run_program(program, batch, engine, options)
     show(result, about, names, layers, as_json, out)
 
 
@@ -368,6 +371,16 @@ def _progress(lots: int, total: int) -> None:
 def note(text: str) -> None:
     """Print a note to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def note_making(engine: "Engine", program: "Program", images: int, options: Mapping[str, str]) -> None:
+    """Print how much the parties will send each other before the images, where there is no dealer."""
+    from deepshare.text import byte_size
+
+    _, offline = engine.predict(program, images, options)
+    if offline.server_bytes and not offline.dealer_bytes:
+        sent = byte_size(offline.server_bytes + offline.client_bytes)
+        note(f"first the parties make randomness for the images: {sent}, and most of the time")
 
 
 def warn(engine: "Engine") -> None:

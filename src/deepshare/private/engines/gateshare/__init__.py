@@ -112,8 +112,9 @@ class GateshareTwoParty:
 
     name = "gateshare-2pc"
     trust = (
-        "Nobody but the two parties takes part, and both must follow the protocol. Architecture, plan and number "
-        "format are public. What logits tell about a network is not hidden, but for a little noise."
+        "Nobody but the two parties takes part, and both must follow the protocol: a client that deviates reads exact "
+        "weights, so serve only clients that you would trust with the model. Architecture, plan and number format are "
+        "public. What logits tell about a network is not hidden, but for a little noise."
     )
     packages = ("cryptography", "nacl", "spu")
     install = "pip install 'deepshare[2pc,spu]'"

@@ -44,7 +44,7 @@ class ServerParty:
 
     def __init__(self, schedule: Schedule, seed: bytes) -> None:
         self.schedule, self._seed = schedule, seed
-        self._digest = weights_digest(schedule.program)
+        self._digest, self._versions = weights_digest(schedule.program), _versions(schedule.program)
         self.session: dict[int, Any] = {}
 
     def masked_weights(self) -> Iterator[tuple[int, list[Tensor]]]:
@@ -64,8 +64,10 @@ class ServerParty:
         Raises:
             EngineError: The weights have changed since the session began.
         """
-        if weights_digest(self.schedule.program) != self._digest:
-            raise EngineError("the weights have changed since their masks were made: start another session")
+        if (versions := _versions(self.schedule.program)) != self._versions:
+            if weights_digest(self.schedule.program) != self._digest:
+                raise EngineError("the weights have changed since their masks were made: start another session")
+            self._versions = versions
         at = ServerOffline(session=self.session, lot=LotBatch(lots), openings=openings)
         for step in self.schedule.steps:
             step.server_offline(at)
@@ -192,3 +194,9 @@ def weights_digest(program: Program) -> bytes:
             result.update(f"{operation.name} {name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             result.update(tensor.contiguous().numpy().data)
     return result.digest()
+
+
+def _versions(program: Program) -> list[tuple[int, int]]:
+    """Where all weights are, and how often they were written to: equal ones need no digest."""
+    tensors = (tensor for operation in program.operations for tensor in hidden_tensors(operation).values())
+    return [(tensor.data_ptr(), tensor._version) for tensor in tensors]
