@@ -1,7 +1,10 @@
 """Arguments shared by several verbs."""
 
+import gc
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -58,6 +61,17 @@ class Rewriting:
 
 NO_REWRITING = Rewriting()
 Json = Annotated[Flag, Parameter(name="--json", help="Print JSON.")]
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import without looking for garbage in modules, then or at exit: a quarter of the time that torch takes."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def build(model: str, rewriting: Rewriting, **arguments: Any) -> "nn.Module":

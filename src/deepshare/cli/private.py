@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from cyclopts.config import Env, Toml
 
-from deepshare.cli.options import ENGINES, Flag, Json, RunArgument, check_writable
+from deepshare.cli.options import ENGINES, Flag, Json, RunArgument, check_writable, importing
 from deepshare.cli.private_pool import pool as pool_commands
 from deepshare.errors import EngineError
 
@@ -201,8 +201,9 @@ def ask(
         insecure: Ask another machine without TLS: everyone between can read and change what is sent.
         plan: Plan file; a server with another plan is refused.
     """
-    from deepshare.private.remote.client import Server, ask_when_free
-    from deepshare.private.remote.tls import tls_of
+    with importing():
+        from deepshare.private.remote.client import Server, ask_when_free
+        from deepshare.private.remote.tls import tls_of
 
     expected = None
     if plan is not None:

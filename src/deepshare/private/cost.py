@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
 from deepshare.private.ir.program import ACTIVATIONS, Program
-from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Outcome, Part, engine_names, find_engine
 from deepshare.text import byte_size, table
 
@@ -94,6 +93,8 @@ def engine_problems(model: nn.Module, input_size: tuple[int, ...], *, compare: b
     Returns:
         For each engine what it refuses, by layer and with the cure; nothing where it runs the network.
     """
+    from deepshare.private.ir.trace import translate  # not for clients, who have no model
+
     try:
         program = translate(model, input_size, compare=compare)
     except UnsupportedModelError as error:
@@ -137,6 +138,8 @@ def predict(
     Raises:
         UnsupportedModelError: The network does something that the engine cannot do.
     """
+    from deepshare.private.ir.trace import translate
+
     program = model if isinstance(model, Program) else translate(model, input_size)
     chosen, options = find_engine(engine), options or {}
     chosen.check(program, options)
