@@ -121,6 +121,37 @@ def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -
     assert alone["cost"]["error"] < 0.05
 
 
+def test_classes_without_logits(cli: Cli, run: Path, tmp_path: Path) -> None:
+    """A server that gives the class alone: pools are dealt for that, and the client is told."""
+    test = load("digits").test
+    assert isinstance(test.images, torch.Tensor)
+    picture = tmp_path / "one.png"
+    Image.fromarray(test.images[0, 0].numpy()).save(picture)
+    plain = json.loads(cli("private", "run", run, "--images", picture, "--json").out)
+    best = json.loads(cli("private", "run", run, "--images", picture, "--answer", "top5", "--json").out)
+    expected = plain["images"][0]["class"]
+    assert best["images"][0]["classes"][0] == expected and len(set(best["images"][0]["classes"])) == 5
+    gates = plain["cost"]["online"]["comparisons"]
+    assert best["cost"]["online"]["comparisons"] == gates + 9 + 8 + 7 + 6 + 5 and best["cost"]["error"] is None
+    for step in (
+        ("outline", run, tmp_path / "class.json", "--answer", "class"),
+        ("deal", tmp_path / "class.json", tmp_path / "pools", "--images", "2"),
+    ):
+        assert cli("private", *step).code == 0
+    refused = cli("private", "serve", run, "--pool", tmp_path / "pools/server")
+    assert refused.code == 2 and "for this network and this --answer: give such a pool" in refused.err, refused.err
+    with serving(run, "--pool", tmp_path / "pools/server", "--answer", "class") as port:
+        where = ("--server", f"localhost:{port}", "--pool", tmp_path / "pools/client")
+        asked = cli("private", "ask", picture, *where, "--json")
+        assert asked.code == 0 and "the server gives the class alone, without logits" in asked.err, asked.err
+        said = json.loads(asked.out)
+        assert said["images"] == [{"image": str(picture), "class": expected, "classes": [expected]}]
+        assert said["cost"]["online"]["comparisons"] == gates + 9
+        assert expected in cli("private", "ask", picture, *where).out.splitlines()[0]
+    crypten = cli("private", "run", run, "-e", "crypten", "--images", picture, "--answer", "class")
+    assert crypten.code == 2 and ("gives logits alone" in crypten.err or "needs" in crypten.err)
+
+
 @contextmanager
 def serving(run: Path, *arguments: object) -> Iterator[int]:
     """A server's process, on a free port."""
@@ -245,4 +276,7 @@ def test_plan_with_cost(cli: Cli) -> None:
     assert cost["all ReLUs"]["online"]["comparisons"] == 491_520
     saved = cost["all ReLUs"]["activations"]["client_bytes"] / cost["this plan"]["activations"]["client_bytes"]
     assert saved > 11
+    assert "give --cost ENGINE with it" in cli("plan", "resnet18", "--budget", "6000", "--answer", "class").err
+    told = cli("plan", "resnet18", "--budget", "6000", "--cost", "gateshare", "--answer", "class", "--json")
+    assert json.loads(told.out)["cost"]["this plan"]["online"]["comparisons"] == 6000 + 99
     assert "this plan  activations        6,000" in cli("plan", "resnet18", "--budget", "6000", "--cost", "crypten").out

@@ -31,6 +31,10 @@ InputSize = Annotated[
     str | None,
     Parameter(metavar="CxHxW", help="Channels, height and width of one image; by default the network's own."),
 ]
+AnswerKind = Annotated[
+    Literal["class", "top5", "logits"],
+    Parameter(help="What the client gets: logits, or the best class or five best classes and no logits (gateshare)."),
+]
 RunArgument = Annotated[Path, Parameter(help="Folder of a finished run, or a name that deepshare networks lists.")]
 
 

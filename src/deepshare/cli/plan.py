@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 from deepshare.cli.options import (
     ENGINES,
     NO_REWRITING,
+    AnswerKind,
     Flag,
     InputSize,
     Json,
@@ -20,7 +21,7 @@ from deepshare.cli.options import (
     check_writable,
     size_of,
 )
-from deepshare.errors import DataError, RecipeError, UnsupportedModelError
+from deepshare.errors import DataError, DeepShareError, RecipeError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,6 +56,7 @@ def plan(
     rewriting: Rewriting = NO_REWRITING,
     recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"])] = None,
     cost: Cost = None,
+    answer: AnswerKind = "logits",
     out: Path | None = None,
     as_json: Json = False,
     run: Annotated[Path | None, Parameter(group=SNL)] = None,
@@ -95,6 +97,8 @@ def plan(
     )
     chosen = recipe_of(model, recipe, {"gates": budget, **limits}, rewriting) if recipe else None
     wanted = size_of(model, input_size) if chosen is None else size_in(chosen, input_size)
+    if cost is None and answer != "logits":
+        raise DeepShareError(f"--answer {answer} changes the cost of private inference: give --cost ENGINE with it")
     if cost is not None:
         from deepshare.private.runtime.engine import find_engine
 
@@ -116,7 +120,11 @@ def plan(
         shares = find(allocate).read(find_sites(network, wanted))
     made = divide(network, wanted, budget, shares, **options)
     said = (
-        with_cost(network, made, cost, as_json) if cost else made.to_json() if as_json else with_engines(network, made)
+        with_cost(network, made, cost, answer, as_json)
+        if cost
+        else made.to_json()
+        if as_json
+        else with_engines(network, made)
     )
     if out is not None:
         made.save(out)
@@ -133,15 +141,15 @@ def with_engines(network: "nn.Module", made: "Plan") -> str:
     return f"{made}\n{describe_engines(engine_problems(share(network, made).eval(), made.input_size))}\n"
 
 
-def with_cost(network: "nn.Module", made: "Plan", engine: str, as_json: bool) -> str:
+def with_cost(network: "nn.Module", made: "Plan", engine: str, answer: AnswerKind, as_json: bool) -> str:
     """Format a plan with the predicted cost on an engine."""
     from deepshare import share
     from deepshare.private.cost import cost_comparison, cost_dict, predict
 
     try:
         costs = {
-            "all ReLUs": predict(network, made.input_size, engine),
-            "this plan": predict(share(network, made), made.input_size, engine),
+            "all ReLUs": predict(network, made.input_size, engine, answer=answer),
+            "this plan": predict(share(network, made), made.input_size, engine, answer=answer),
         }
     except UnsupportedModelError as error:
         if as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from cyclopts.config import Env, Toml
 
-from deepshare.cli.options import ENGINES, Flag, Json, RunArgument, check_writable, importing
+from deepshare.cli.options import ENGINES, AnswerKind, Flag, Json, RunArgument, check_writable, importing
 from deepshare.cli.private_pool import pool as pool_commands
 from deepshare.errors import EngineError
 
@@ -65,6 +65,7 @@ def run(
     fit: Fit = False,
     best: Best = False,
     provider: Provider = None,
+    answer: AnswerKind = "logits",
     out: Labels = None,
     layers: Layers = False,
     as_json: Json = False,
@@ -83,7 +84,7 @@ def run(
     chosen = find_engine(engine)
     check_installed(chosen)
     run = run_folder(run)
-    program, about = from_run(run, best=best)
+    program, about = from_run(run, best=best, answer=answer)
     check_out(out, program)
     names, batch = _images(run, about, images, samples, data_dir, fit)
     warn(chosen)
@@ -106,6 +107,7 @@ def serve(
     tls: TlsFolder = None,
     pool: Annotated[list[Path] | None, Parameter(help=POOLS)] = None,
     best: Best = False,
+    answer: AnswerKind = "logits",
     max_clients: int = 64,
     max_each: int = 16,
     monitor: str | None = None,
@@ -153,7 +155,7 @@ def serve(
     folders = [run_folder(run).resolve() for run in runs]
     if len({folder.name for folder in folders}) < len(folders):
         raise EngineError("two runs have the same folder name, which clients name them by: rename one")
-    networks = {folder.name: Network(*from_run(folder, best=best)) for folder in folders}
+    networks = {folder.name: Network(*from_run(folder, best=best, answer=answer)) for folder in folders}
     for network in networks.values():
         chosen.check(network.program, options)
     warn(chosen)
@@ -172,7 +174,7 @@ def serve(
     )
     with server.listen(host, port) as listening:
         gates = ", ".join(f"{name} ({network.program.comparisons:,} gates)" for name, network in networks.items())
-        wait(listening, f"serving {gates} on {listening.address} with {engine}", monitor, drain)
+        wait(listening, f"serving {gates} on {listening.address} with {engine}, answer: {answer}", monitor, drain)
 
 
 @private.command
@@ -202,6 +204,7 @@ def ask(
         plan: Plan file; a server with another plan is refused.
     """
     with importing():
+        from deepshare.private.ir.answer import describe_answer
         from deepshare.private.remote.client import Server, ask_when_free
         from deepshare.private.remote.tls import tls_of
 
@@ -229,6 +232,8 @@ def ask(
         check_out(out, client.offer.program)
         batch = client.offer.about.read(images, fit=fit)
         warn(client.offer.engine)
+        if client.offer.program.hides_scores:
+            note(f"the server gives {describe_answer(client.offer.program)}, without logits")
         result = client.ask(batch)
         if client.offer.uses_pools:
             left, dealt = client.left()
@@ -241,7 +246,14 @@ def ask(
 
 @private.command
 def outline(
-    run: RunArgument, out: Path, /, *, samples: int = 0, data_dir: Path | None = None, best: Best = False
+    run: RunArgument,
+    out: Path,
+    /,
+    *,
+    samples: int = 0,
+    data_dir: Path | None = None,
+    best: Best = False,
+    answer: AnswerKind = "logits",
 ) -> None:
     """Write the public outline of a network for the dealer of gateshare: layers and number format, no weights.
 
@@ -257,7 +269,7 @@ def outline(
     if samples < 0:
         raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
     run = run_folder(run)
-    program, _ = from_run(run, best=best)
+    program, _ = from_run(run, best=best, answer=answer)
     _preprocessing()[1].write_outline(out, program, training_images(run, samples, data_dir) if samples else None)
     print(f"{out} is public: give it to the dealer for deepshare private deal")
 
@@ -420,8 +432,8 @@ def show(
     from deepshare.private.cost import cost_dict, cost_table
 
     if out is not None:
-        save_labels(out, result.logits)
-    found = _pixels(result, about, names) if result.logits.dim() > 2 else _classes(result, about, names)
+        save_labels(out, result.classes[:, 0])
+    found = _pixels(result, about, names) if result.answer.dim() > 2 else _classes(result, about, names)
     if as_json:
         print(json.dumps({"images": found, "cost": cost_dict(result.cost)}))
         return
@@ -439,19 +451,24 @@ def show(
 
 
 def _said(entry: dict[str, Any]) -> str:
-    if "class" in entry:
+    if "probability" in entry:
         return f"{entry['class']}  {entry['probability']:.1%}"
+    if "classes" in entry:
+        return ", ".join(entry["classes"])
     return ", ".join(f"{name} {share:.1%}" for name, share in entry["pixels"].items())
 
 
 def _pixels(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
     from deepshare.data.palette import class_shares
 
-    found = class_shares(result.logits, about.classes)
+    found = class_shares(result.classes[:, 0], about.classes)
     return [{"image": name, "pixels": pixels} for name, pixels in zip(names, found, strict=True)]
 
 
 def _classes(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
+    if result.hides_scores:
+        best = [[about.classes[index] for index in indices] for indices in result.classes.tolist()]
+        return [{"image": name, "class": some[0], "classes": some} for name, some in zip(names, best, strict=True)]
     likely = result.logits.double().softmax(1).max(1)
     return [
         {"image": name, "class": about.classes[index], "probability": probability}

@@ -46,14 +46,14 @@ def _turned(classes: Tensor) -> Tensor:
     return (255 * value * light).to(torch.uint8)
 
 
-def class_shares(logits: Tensor, classes: Sequence[str]) -> list[dict[str, float]]:
+def class_shares(labels: Tensor, classes: Sequence[str]) -> list[dict[str, float]]:
     """The fraction of the pixels of each class that occurs in an image, the largest first.
 
     Args:
-        logits: (N, classes, H, W).
+        labels: Classes of pixels, (N, H, W).
         classes: Their names.
     """
-    return [_shares(labels, classes) for labels in logits.argmax(1)]
+    return [_shares(one, classes) for one in labels]
 
 
 def _shares(labels: Tensor, classes: Sequence[str]) -> dict[str, float]:
@@ -62,13 +62,12 @@ def _shares(labels: Tensor, classes: Sequence[str]) -> dict[str, float]:
     return {classes[place]: int(counts[place]) / labels.numel() for place in order if counts[place]}
 
 
-def save_labels(path: Path, logits: Tensor) -> None:
-    """Write the classes as a PNG, of several images one below the other.
+def save_labels(path: Path, labels: Tensor) -> None:
+    """Write classes of pixels (N, H, W) as a PNG, of several images one below the other.
 
     The values in the file are the numbers of the classes, as in the masks of data sets; its palette makes them visible.
     """
-    labels = logits.argmax(1).flatten(0, 1).to(torch.uint8)
-    picture = Image.fromarray(labels.numpy()).convert("P")
+    picture = Image.fromarray(labels.flatten(0, 1).to(torch.uint8).numpy()).convert("P")
     picture.putpalette(coloured(torch.arange(256)[None])[:, 0].T.flatten().tolist())
     written = io.BytesIO()
     picture.save(written, "PNG", optimize=True)

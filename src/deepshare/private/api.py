@@ -12,6 +12,7 @@ from deepshare.data import batches
 from deepshare.data.images import About
 from deepshare.errors import CheckpointError, DataError, EngineError, PlanMismatchError
 from deepshare.private.cost import Result, total
+from deepshare.private.ir.answer import Revealed, with_answer
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Role, check_images, check_installed, find_engine
@@ -27,7 +28,12 @@ LARGEST = 2.0**18
 
 
 def infer(
-    model: nn.Module, images: Tensor, engine: str = "gateshare", options: Mapping[str, str] | None = None
+    model: nn.Module,
+    images: Tensor,
+    engine: str = "gateshare",
+    options: Mapping[str, str] | None = None,
+    *,
+    answer: Revealed = "logits",
 ) -> Result:
     """Run a network on images privately, between processes on this machine.
 
@@ -38,9 +44,10 @@ def infer(
         images: (N, C, H, W), normalised as the network takes them.
         engine: One of `engine_names()`.
         options: Options of the engine, such as {"provider": "ttp"} of crypten.
+        answer: What the client gets: logits, or with gateshare the best class or the best five and no logits.
 
     Returns:
-        The client's logits and their cost, with the largest error against the plain network.
+        The client's answer and its cost; of logits with the largest error against the plain network.
 
     Raises:
         UnsupportedModelError: The network does something that the engine cannot do.
@@ -49,7 +56,7 @@ def infer(
     chosen = find_engine(engine)
     check_installed(chosen)
     check_images(images, None)
-    return run(translate(model, tuple(images.shape[1:])), images, engine, options)
+    return run(with_answer(translate(model, tuple(images.shape[1:])), answer), images, engine, options)
 
 
 def run(
@@ -66,12 +73,12 @@ def run(
     chosen.check(program, options)
     expected = program.evaluate(images, see=lambda number, value: _check_range(program, number, value))
     outcomes = run_here(chosen, program, images, options, machines)
-    logits = outcomes["client"].logits
-    if logits is None:
+    answer = outcomes["client"].logits
+    if answer is None:
         raise EngineError("the client got no logits")
     cost = total(chosen.name, program, len(images), list(outcomes.values()))
-    error = float((logits.double() - expected).abs().max())
-    return Result(logits, replace(cost, error=error))
+    error = None if program.hides_scores else float((answer.double() - expected).abs().max())
+    return Result(answer, replace(cost, error=error), program.hides_scores)
 
 
 def _check_range(program: Program, number: int, value: Tensor) -> None:
@@ -84,20 +91,22 @@ def _check_range(program: Program, number: int, value: Tensor) -> None:
         )
 
 
-def from_run(folder: Path, *, best: bool = False) -> tuple[Program, About]:
+def from_run(folder: Path, *, best: bool = False, answer: Revealed = "logits") -> tuple[Program, About]:
     """Translate the network of a finished run.
 
     Args:
         folder: The run folder.
         best: Whether to take the weights that were best on the validation images, not the last ones.
+        answer: What clients get.
 
     Raises:
         CheckpointError: The folder is unfinished or damaged, or lacks the description of its images.
+        EngineError: There is no such answer.
         UnsupportedModelError: The network does something that private inference does not know.
     """
     network = load(folder, best=best)
     about = about_images(folder)
-    return translate(network, about.size), about
+    return with_answer(translate(network, about.size), answer), about
 
 
 def check_plan(program: Program, plan: Plan) -> None:

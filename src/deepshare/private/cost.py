@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from deepshare.errors import UnsupportedModelError
+from deepshare.errors import EngineError, UnsupportedModelError
+from deepshare.private.ir.answer import Revealed, with_answer
 from deepshare.private.ir.program import ACTIVATIONS, Program
 from deepshare.private.runtime.engine import Outcome, Part, engine_names, find_engine
 from deepshare.text import byte_size, table
@@ -59,10 +60,33 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Logits (N, classes), or (N, classes, H, W), and their cost."""
+    """What a client got, and its cost.
 
-    logits: Tensor
+    Attributes:
+        answer: Logits (N, classes) or (N, classes, H, W); or the best classes alone, (N, k) or (N, k, H, W).
+        cost: Of the inference.
+        hides_scores: Whether the answer is classes alone.
+    """
+
+    answer: Tensor
     cost: Cost
+    hides_scores: bool = False
+
+    @property
+    def logits(self) -> Tensor:
+        """The logits.
+
+        Raises:
+            EngineError: The server gives classes alone.
+        """
+        if self.hides_scores:
+            raise EngineError("the server gives classes and no logits: take the result's classes")
+        return self.answer
+
+    @property
+    def classes(self) -> Tensor:
+        """Classes, the best first: those that the server gave, or that of the logits; (N, k) or (N, k, H, W)."""
+        return self.answer if self.hides_scores else self.answer.argmax(1, keepdim=True)
 
 
 def total(engine: str, program: Program, images: int, outcomes: Sequence[Outcome]) -> Cost:
@@ -125,6 +149,7 @@ def predict(
     *,
     images: int = 1,
     options: Mapping[str, str] | None = None,
+    answer: Revealed = "logits",
 ) -> Cost:
     """Predict bytes, rounds, comparisons and products of an inference without running it; seconds are left out.
 
@@ -134,13 +159,14 @@ def predict(
         engine: Its name; it need not be installed.
         images: Number of images that go through at once.
         options: Options of the engine.
+        answer: What the client gets.
 
     Raises:
         UnsupportedModelError: The network does something that the engine cannot do.
     """
     from deepshare.private.ir.trace import translate
 
-    program = model if isinstance(model, Program) else translate(model, input_size)
+    program = with_answer(model if isinstance(model, Program) else translate(model, input_size), answer)
     chosen, options = find_engine(engine), options or {}
     chosen.check(program, options)
     parts, offline = chosen.predict(program, images, options)

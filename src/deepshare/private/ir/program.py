@@ -422,6 +422,33 @@ def _check_cells(cells: Tensor | None, neurons: int, number: int) -> None:
         raise ValueError(f"operation {number} has empty cells")
 
 
+@dataclass(frozen=True, eq=False)
+class TopClasses(Operation):
+    """The channels with the largest scores, best first, instead of the scores: always the last operation.
+
+    Attributes:
+        classes: Number of channels to choose from.
+    """
+
+    classes: int
+
+    @property
+    def comparisons(self) -> int:
+        """For each place one less than the channels that are left for it."""
+        return sum(self.classes - place for place in range(1, self.shape[0] + 1)) * prod(self.shape[1:])
+
+    def check(self, number: int, operations: Sequence[Operation]) -> None:
+        """It reads scores of so many classes, and nothing reads it."""
+        super().check(number, operations)
+        before, (places, *rest) = operations[self.inputs[0]].shape, self.shape
+        if before != (self.classes, *rest) or not 1 <= places <= self.classes or number + 1 != len(operations):
+            raise ValueError(f"operation {number} is no choice of classes at the end")
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """Their numbers; of equal scores the first."""
+        return inputs[0].sort(stable=True, dim=1, descending=True).indices[:, : self.shape[0]].to(inputs[0].dtype)
+
+
 OPERATIONS: tuple[type[Operation], ...] = (
     Input,
     Convolution,
@@ -437,6 +464,7 @@ OPERATIONS: tuple[type[Operation], ...] = (
     Permute,
     SharedActivation,
     GatedActivation,
+    TopClasses,
 )
 """Every operation of a program; each engine implements or refuses them all."""
 
@@ -458,6 +486,17 @@ class Program:
     def comparisons(self) -> int:
         """Comparisons for each image."""
         return sum(operation.comparisons for operation in self.operations)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that it scores."""
+        last = self.operations[-1]
+        return last.classes if isinstance(last, TopClasses) else last.shape[0]
+
+    @property
+    def hides_scores(self) -> bool:
+        """Whether it gives classes alone, without their scores."""
+        return isinstance(self.operations[-1], TopClasses)
 
     def finished(self) -> list[set[int]]:
         """For each operation the results that nobody reads after it."""

@@ -22,6 +22,7 @@ from deepshare.private.remote.session import LONGEST_OFFER, PROTOCOL, Control, M
 from deepshare.private.runtime.engine import (
     Engine,
     HostedClient,
+    Outcome,
     Role,
     Task,
     check_images,
@@ -170,9 +171,7 @@ class ModelClient:
         except ConnectionError as error:
             raise LostError(f"{error}: ask again; what was dealt for these images may be spent") from error
         own = self._client().outcome()
-        if own.logits is None:
-            raise AssertionError("a client has logits")
-        return Result(own.logits, total(self.offer.engine.name, self.offer.program, len(images), [peer, own]))
+        return _result(self.offer, own, peer, len(images))
 
     def _hear_offer(self) -> Message:
         channel, address = self._channel, self._server.address
@@ -219,9 +218,14 @@ class ModelClient:
             options=offer.options,
         )
         own, peer = run_session(ProcessParty(offer.engine.name, task), task, control)
-        if own.logits is None:
-            raise EngineError("the engine gave no logits")
-        return Result(own.logits, total(offer.engine.name, offer.program, len(images), [peer, own]))
+        return _result(offer, own, peer, len(images))
+
+
+def _result(offer: Offer, own: Outcome, peer: Outcome, images: int) -> Result:
+    if own.logits is None:
+        raise EngineError("the engine gave no logits")
+    cost = total(offer.engine.name, offer.program, images, [peer, own])
+    return Result(own.logits, cost, offer.program.hides_scores)
 
 
 @contextmanager
@@ -342,7 +346,7 @@ def _read(message: dict[str, Any], server: Server) -> Offer:
             raise EngineError("the server offers another network than your pool was dealt for: nothing was sent")
     program = outline.parse(message["outline"])
     about = About.model_validate(message["about"])
-    if len(about.classes) != program.operations[-1].shape[0] or about.size != program.input_size:
+    if len(about.classes) != program.classes or about.size != program.input_size:
         raise EngineError("the server's offer contradicts itself: install the same deepshare on both sides")
     check_installed(engine)
     engine.check(program, options)

@@ -87,14 +87,14 @@ class Connection:
         Raises:
             EngineError: The images do not fit, or either party failed.
         """
-        return [self.about.classes[index] for index in self.ask(images, fit=fit).logits.argmax(1).tolist()]
+        return [self.about.classes[index] for index in self.ask(images, fit=fit).classes[:, 0].tolist()]
 
     async def aclassify(self, images: Images, *, fit: bool = False) -> list[str]:
         """The same for asyncio, in a thread."""
         return await asyncio.to_thread(self.classify, images, fit=fit)
 
     def ask(self, images: Images, *, fit: bool = False) -> Result:
-        """Logits of images, and their cost; see `classify`."""
+        """Logits of images, or the classes that the server gives instead, and their cost; see `classify`."""
         batch = images if isinstance(images, Tensor) else self.about.read([Path(path) for path in images], fit=fit)
         with self._lock:
             try:
@@ -176,4 +176,4 @@ def _joined(results: list[Result]) -> Result:
             session=cost.session + other.session,
             seconds=cost.seconds + other.seconds,
         )
-    return Result(torch.cat([result.logits for result in results]), cost)
+    return Result(torch.cat([result.answer for result in results]), cost, first.hides_scores)

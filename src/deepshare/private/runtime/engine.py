@@ -82,7 +82,7 @@ class Outcome:
     """One party's result of a task.
 
     Attributes:
-        logits: The client's; None for everyone else.
+        logits: The client's, or its classes where the program gives these alone; None for everyone else.
         layers: By number of the operation, with the bytes that this party sent.
         offline: Work that can be done before the images are there.
         session: Work that is done once and serves all further images.
@@ -328,6 +328,16 @@ def check_numbers(program: Program, limit: float) -> None:
     ]
     if problems:
         raise UnsupportedModelError(problems)
+
+
+def check_gives_logits(program: Program, engine: str) -> None:
+    """Refuse a program that gives classes alone, for an engine that gives logits.
+
+    Raises:
+        UnsupportedModelError: It does.
+    """
+    if program.hides_scores:
+        raise UnsupportedModelError(f"engine {engine} gives logits alone: take --answer logits, or engine gateshare")
 
 
 def check_images_below(images: Tensor, limit: float) -> None:

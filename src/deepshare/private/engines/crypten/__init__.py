@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from deepshare.errors import EngineError
 from deepshare.private.engines.crypten.fixed import LIMIT
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_numbers
+from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_gives_logits, check_numbers
 
 PROVIDERS = ("tfp", "ttp")
 
@@ -54,6 +54,7 @@ class Crypten:
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse unknown options, and numbers beyond the range of fixed point."""
         provider(options)
+        check_gives_logits(program, self.name)
         check_numbers(program, LIMIT)
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:

@@ -11,7 +11,12 @@ from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.cost_model import LayerMeter, PartyMeter
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import Batch, Lot, LotBatch, Piece
-from deepshare.private.engines.gateshare.protocols.local import output_cost, real_logits, receive_logits
+from deepshare.private.engines.gateshare.protocols.local import (
+    output_cost,
+    real_classes,
+    real_logits,
+    receive_logits,
+)
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, send_client_openings
 from deepshare.private.engines.gateshare.protocols.step import ClientOffline, ClientOnline, ProtocolStep
 from deepshare.private.runtime.engine import Outcome, Part
@@ -147,7 +152,8 @@ class ClientSession:
         self._layers = LayerMeter([self._server], "client_bytes", len(schedule.program.operations))
         self._meter.begin()
         self._logits, self._offline, self._setup, self._seconds = [], Part(), Part(), 0.0
-        logits = real_logits(scores, schedule.steps[schedule.output].scale)
+        scale, program = schedule.steps[schedule.output].scale, schedule.program
+        logits = real_classes(scores, scale, program.classes) if program.hides_scores else real_logits(scores, scale)
         return Outcome(logits, layers, offline, setup, seconds)
 
     def _preprocess(self, images: int) -> ClientMaterial:

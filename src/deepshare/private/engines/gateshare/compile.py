@@ -8,7 +8,7 @@ from typing import Any
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.gateshare.fixedpoint import PRODUCT_BITS, WEIGHT, NumberFormat
-from deepshare.private.engines.gateshare.protocols import gate, linear, local, product, square
+from deepshare.private.engines.gateshare.protocols import gate, largest, linear, local, product, square
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, ScheduleBuilder
 from deepshare.private.ir.program import (
     Add,
@@ -27,6 +27,7 @@ from deepshare.private.ir.program import (
     Select,
     SharedActivation,
     Subtract,
+    TopClasses,
     hidden_tensors,
 )
 
@@ -43,6 +44,7 @@ LOWERINGS: dict[type[Operation], Callable[[ScheduleBuilder, int, Any], None]] = 
     Reshape: local.lower_reshape,
     Permute: local.lower_permute,
     Resample: local.lower_resample,
+    TopClasses: largest.lower_top,
 }
 """How an operation becomes steps; linear layers and their sums aside."""
 

@@ -74,7 +74,8 @@ class SessionHost:
         self.refresh()
         if not self.dealings:
             raise EngineError(
-                "gateshare serves what was dealt beforehand for this network: give such a pool with --pool"
+                "gateshare serves what was dealt beforehand for this network and this --answer: give such a pool with "
+                "--pool"
             )
         cores = len(os.sched_getaffinity(0))
         self._threads = 1 if whole_is_faster() else min(cores, _THREADS)

@@ -84,7 +84,7 @@ class ServerParty:
             return result
 
         share, last = self.schedule.run(do), self.schedule.steps[self.schedule.output]
-        noise = send_logits(last, share, self.schedule.number_format.noise, client)
+        noise = send_logits(last, share, self.schedule.noise, client)
         layers.end(last.operation, output_cost(last, images))
         return noise
 

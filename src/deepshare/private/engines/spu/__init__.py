@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.spu.protocol import CHEETAH, LIMIT, SEMI2K, Protocol
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_numbers
+from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_gives_logits, check_numbers
 
 
 class Spu:
@@ -43,6 +43,7 @@ class Spu:
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse options, gates over patches, and numbers beyond the range of fixed point."""
         self._refuse(options)
+        check_gives_logits(program, self.name)
         patched = [operation.name for operation in program.operations if getattr(operation, "cells", None) is not None]
         if patched:
             other = "take engine gateshare or crypten, or plan without patches"

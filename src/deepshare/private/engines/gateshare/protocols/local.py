@@ -14,7 +14,8 @@ Output, y = y_S + y_C
 f(x) = f(x_S) + f(x_C) mod 2^64. Inputs of different scales are first shifted up to the largest one (`lifts`).
 
 The noise hides what rounding, which depends on hidden values, tells about the weights. A logit beyond `LARGEST_LOGIT`
-is an error. It is not asked again: a visible retry would tell the server something.
+is an error. It is not asked again: a visible retry would tell the server something. Classes (`largest`) are exact, and
+have no noise.
 """
 
 import math
@@ -383,9 +384,9 @@ def output_cost(step: ProtocolStep, images: int) -> Part:
     return Part(server_bytes=WORD * images * step.elements, rounds=1)
 
 
-def send_logits(step: ProtocolStep, y_S: Tensor, noise_bits: int, client: Channel) -> Tensor:
+def send_logits(step: ProtocolStep, y_S: Tensor, noise_bits: int | None, client: Channel) -> Tensor:
     """Do the server's part of the output, step 4; returns the noise."""
-    noise = logit_noise(y_S.shape, noise_bits, step.scale)
+    noise = torch.zeros_like(y_S) if noise_bits is None else logit_noise(y_S.shape, noise_bits, step.scale)
     client.send(step.number, y_S + noise)
     return noise
 
@@ -417,3 +418,15 @@ def real_logits(logits: Tensor, scale: int) -> Tensor:
     if not bool((values.abs() <= LARGEST_LOGIT).all()):
         raise EngineError(f"a logit is beyond {LARGEST_LOGIT:g}: the network's scores are too large to be trusted")
     return values
+
+
+def real_classes(numbers: Tensor, scale: int, classes: int) -> Tensor:
+    """Decode numbers of classes.
+
+    Raises:
+        EngineError: One is no class.
+    """
+    found = numbers >> scale
+    if not torch.equal(found << scale, numbers) or not bool(((found >= 0) & (found < classes)).all()):
+        raise EngineError("the answer is no class of the network: the server does not follow the protocol")
+    return found

@@ -44,6 +44,11 @@ class Schedule:
         """Expected number of shares of an image that cannot be truncated safely."""
         return sum(step.unsafe_shares for step in self.steps)
 
+    @property
+    def noise(self) -> int | None:
+        """Bits of the noise on logits; None for classes, which are exact and tell nothing else."""
+        return None if self.program.hides_scores else self.number_format.noise
+
     def masked_weight_shapes(self) -> dict[int, list[Shape]]:
         """By step number, what the server sends to the client once per session."""
         shapes = {step.number: step.masked_weight_shapes() for step in self.steps}
