@@ -3,8 +3,10 @@
 Public names are imported on first use, so `import deepshare` is cheap.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
+
+from deepshare.lazy import attribute
 
 if TYPE_CHECKING:
     from deepshare import data, private, zoo
@@ -42,7 +44,7 @@ __all__ = [
     "zoo",
 ]
 
-_MODULE_OF = {
+_MODULE_OF: dict[str, str | None] = {
     "DeepShareError": "errors",
     "Plan": "sharing.plan",
     "allocate": "training.api",
@@ -59,15 +61,12 @@ _MODULE_OF = {
     "relu6_to_relu": "sharing.convert",
     "share": "sharing.convert",
     "smooth_to_relu": "sharing.piecewise",
+    "data": None,
+    "private": None,
+    "zoo": None,
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        return getattr(import_module(f"deepshare.{_MODULE_OF[name]}"), name)
-    if name in __all__:
-        return import_module(f"deepshare.{name}")
-    raise AttributeError(f"module 'deepshare' has no attribute {name!r}")
+__getattr__ = partial(attribute, __name__, _MODULE_OF)
 
 
 def __dir__() -> list[str]:

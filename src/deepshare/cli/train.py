@@ -157,7 +157,7 @@ def with_data(
     recipe: str, changes: dict[str, object], data: str, data_dir: Path | None, download: bool
 ) -> dict[str, object]:
     """Set the data set of a recipe, and its number of classes unless that is given."""
-    from deepshare.data import load
+    from deepshare.data.catalog import load
     from deepshare.training.recipe.files import current, load_recipe
 
     if os.sep in data and not data.startswith("folder:") and not Path(data).is_dir():

@@ -3,8 +3,10 @@
 Public names are imported on first use: a client of private inference, which only reads pictures, needs few of them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
+
+from deepshare.lazy import attribute
 
 if TYPE_CHECKING:
     from deepshare.data.augment import Augment, Transform
@@ -55,11 +57,7 @@ _MODULE_OF = {
     "from_dataset": "user",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        return getattr(import_module(f"deepshare.data.{_MODULE_OF[name]}"), name)
-    raise AttributeError(f"module 'deepshare.data' has no attribute {name!r}")
+__getattr__ = partial(attribute, __name__, _MODULE_OF)
 
 
 def __dir__() -> list[str]:

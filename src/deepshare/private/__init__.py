@@ -6,8 +6,10 @@ result.logits, result.cost
 Public names are imported on first use: the process of a party needs next to none of them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
+
+from deepshare.lazy import attribute
 
 if TYPE_CHECKING:
     from deepshare.private.api import infer
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cost", "Layer", "Part", "Result", "connect", "engine_names", "find_engine", "infer", "translate"]
 
-_MODULE_OF = {
+_MODULE_OF: dict[str, str | None] = {
     "Cost": "cost",
     "Layer": "cost",
     "Part": "runtime.engine",
@@ -28,15 +30,10 @@ _MODULE_OF = {
     "find_engine": "runtime.engine",
     "infer": "api",
     "translate": "ir.trace",
+    "cost": None,  # for deepshare.private.cost.predict
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        return getattr(import_module(f"deepshare.private.{_MODULE_OF[name]}"), name)
-    if name == "cost":  # for deepshare.private.cost.predict
-        return import_module("deepshare.private.cost")
-    raise AttributeError(f"module 'deepshare.private' has no attribute {name!r}")
+__getattr__ = partial(attribute, __name__, _MODULE_OF)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from deepshare.data import batches
+from deepshare.data.batching import batches
 from deepshare.data.images import About
 from deepshare.errors import CheckpointError, DataError, EngineError, PlanMismatchError
 from deepshare.private.cost import Result, total

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepshare.data import ImageSet, Transform, batches, load
+from deepshare.data.augment import Transform
+from deepshare.data.batching import batches
+from deepshare.data.catalog import load
+from deepshare.data.images import ImageSet
 from deepshare.errors import CheckpointError
 from deepshare.training.build import check_finished
 from deepshare.training.data_source import transforms

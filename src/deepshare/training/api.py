@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepshare.data import UserLoader
+from deepshare.data.user import UserLoader
 from deepshare.errors import DataError, RecipeError
 from deepshare.training.build import lay_out
 from deepshare.training.data_source import DataSource, make_data_source

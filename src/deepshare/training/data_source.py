@@ -12,11 +12,13 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from deepshare.data import Augment, Batches, Fit, ImageSet, Jitter, SceneAugment, Source, Transform, UserLoader, batches
-from deepshare.data.batching import generator
+from deepshare.data.augment import Augment, Transform
+from deepshare.data.batching import Batches, Source, batches, generator
 from deepshare.data.catalog import load as load_set
-from deepshare.data.images import Splits, cut, height_and_width
-from deepshare.data.user import from_dataset
+from deepshare.data.colour import Jitter
+from deepshare.data.images import ImageSet, Splits, cut, height_and_width
+from deepshare.data.scenes import Fit, SceneAugment
+from deepshare.data.user import UserLoader, from_dataset
 from deepshare.errors import DataError
 from deepshare.training.evaluate import NO_LABEL, ImageView, Metrics, make_view, measure
 from deepshare.training.recipe.files import Recipe

@@ -12,8 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from deepshare.data import Fit, ImageSet, Source, Transform, batches, from_dataset, load
-from deepshare.data.images import Size, height_and_width
+from deepshare.data.augment import Transform
+from deepshare.data.batching import Source, batches
+from deepshare.data.catalog import load
+from deepshare.data.images import ImageSet, Size, height_and_width
+from deepshare.data.scenes import Fit
+from deepshare.data.user import from_dataset
 from deepshare.errors import DataError
 
 NO_LABEL = -100  # no label of any data set

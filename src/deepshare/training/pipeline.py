@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from deepshare.data import ImageSet, check_classes
+from deepshare.data.images import ImageSet, check_classes
 from deepshare.errors import DataError, PlanMismatchError, RecipeError
 from deepshare.methods.base import Method
 from deepshare.sharing.convert import count_gates

@@ -14,9 +14,8 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from deepshare.data import ImageSet
 from deepshare.data.batching import seed_of
-from deepshare.data.images import About
+from deepshare.data.images import About, ImageSet
 from deepshare.errors import CheckpointError
 from deepshare.methods.base import Method
 from deepshare.sharing.plan import Plan

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepshare.data import Batches, batches
+from deepshare.data.batching import Batches, batches
 from deepshare.errors import DataError, DeepShareError
 from deepshare.sharing.observe import like
 from deepshare.sharing.sites import Site
