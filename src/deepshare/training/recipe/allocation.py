@@ -2,13 +2,14 @@
 
 A file of `deepshare.training.allocation` registers its own, and nothing else has to know it:
 
-    @register("uniform")
-    class Uniform(Allocation):
+    @register("pruning")
+    class Pruning(Allocation):
         ...
 
 The files are imported when a recipe is first checked. What trains is imported by them only when they train.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ ROOM = "deepshare.training.allocation"
 
 
 @dataclass(frozen=True)
-class Allocation:
+class Allocation(ABC):
     """One way to divide a budget, which is read off the sites of a network.
 
     Attributes:
@@ -49,12 +50,12 @@ class Allocation:
         """The phases that it trains for beside those of the recipe."""
         return {}
 
-    def check(self, sites: Sites) -> None:
+    def check(self, sites: Sites) -> None:  # noqa: B027, most have nothing to refuse
         """Refuse an unsuitable network before anything is trained."""
 
+    @abstractmethod
     def read(self, sites: Sites) -> Weights:
         """Return the weights of the sites, or refuse if they need training."""
-        raise NotImplementedError
 
 
 A = TypeVar("A", bound=type[Allocation])
@@ -75,6 +76,15 @@ def register(name: str = "", *, order: int = LAST) -> Callable[[A], A]:
         return allocation
 
     return known
+
+
+@register("uniform", order=6)
+class Uniform(Allocation):
+    """The same share of channels everywhere; the default."""
+
+    def read(self, sites: Sites) -> Weights:
+        """Return None, the same share everywhere."""
+        return None
 
 
 def names(where: Callable[[type[Allocation]], bool] | None = None) -> tuple[str, ...]:
