@@ -48,12 +48,9 @@ def build(wanted: Model) -> nn.Module:
     """Build a network as a recipe describes it, with random weights."""
     model = build_network(wanted.name, num_classes=wanted.num_classes, **wanted.arguments)
     model = relu6_to_relu(model) if wanted.relu6_to_relu else model
-    return rewritten(
-        model,
-        piecewise_to_relu=wanted.piecewise_to_relu,
-        smooth_to_relu=wanted.smooth_to_relu,
-        maxpool=wanted.maxpool,
-    )
+    keys = ("piecewise_to_relu", "smooth_to_relu", "maxpool")
+    chosen = {key: value for key in keys if (value := getattr(wanted, key))}
+    return rewritten(model, **chosen) if chosen else model
 
 
 def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
