@@ -9,6 +9,7 @@ There are wheels of SPU for CPython 3.11 under Linux on x86-64 alone.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.spu.protocol import CHEETAH, LIMIT, SEMI2K, Protocol
@@ -16,25 +17,25 @@ from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_gives_logits, check_numbers
 
 
+@dataclass
 class Spu:
     """See `deepshare.private.runtime.engine.Engine`; it has no options.
 
-    Args:
+    Attributes:
         name: As on the command line.
         protocol: Its protocol.
         trust: Its trust assumptions.
     """
+
+    name: str
+    protocol: Protocol
+    trust: str
 
     packages = ("spu", "jax")
     install = "pip install 'deepshare[spu]'"
     encrypts = True
     preprocessing = None
     delays = 1.0  # sends do not wait
-
-    def __init__(self, name: str, protocol: Protocol, trust: str) -> None:
-        self.name = name
-        self.trust = trust
-        self._protocol = protocol
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
         """The two parties."""
@@ -58,14 +59,14 @@ class Spu:
         """Do one party's part."""
         from deepshare.private.engines.spu.party import run
 
-        return run(self._protocol, task, ready)
+        return run(self.protocol, task, ready)
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """The cost that `run` measures, without the time; nothing is done offline."""
         from deepshare.private.engines.spu.registry import online
 
         self._refuse(options)
-        return online(program, self._protocol, count), Part()
+        return online(program, self.protocol, count), Part()
 
 
 ENGINES = {
