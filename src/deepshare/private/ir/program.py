@@ -4,6 +4,7 @@ An operation names the operations whose results it reads by their numbers. Its h
 everything else (architecture, plan, masks) is public: the outline of a program is its public part.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ Shape = tuple[int, ...]  # without the batch
 
 
 @dataclass(frozen=True, eq=False)
-class Operation:
+class Operation(ABC):
     """One operation.
 
     Attributes:
@@ -75,6 +76,7 @@ class Operation:
         if not all(0 <= source < number for source in self.inputs) or (number == 0) != (not self.inputs):
             raise ValueError(f"operation {number} reads what is not there yet")
 
+    @abstractmethod
     def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
         """The result in the clear, in float64.
 
@@ -82,7 +84,6 @@ class Operation:
             inputs: Results of the operations that it reads.
             gates: Gates of the leaders before; a leader adds its own.
         """
-        raise NotImplementedError(self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +155,10 @@ class Norm(Operation):
             return Linear(self.name, self.inputs, self.shape, torch.diag(self.scale), self.shift)
         weight = self.scale.view(-1, 1, 1, 1)
         return Convolution(self.name, self.inputs, self.shape, weight, self.shift, groups=len(weight))
+
+    def evaluate(self, inputs: Sequence[Tensor], gates: Gates) -> Tensor:
+        """As that layer."""
+        return self.alone().evaluate(inputs, gates)
 
 
 @dataclass(frozen=True, eq=False)

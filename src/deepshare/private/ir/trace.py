@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from deepshare.errors import PlanMismatchError, UnsupportedModelError, reason
-from deepshare.private.ir import arithmetic, handlers, shapes  # noqa: F401
-from deepshare.private.ir.activations import Leaders, activation, is_leaf
+from deepshare.private.ir import arithmetic, shapes  # noqa: F401
 from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
+from deepshare.private.ir.handlers import Leaders, activation, is_leaf
 from deepshare.private.ir.program import Input, Norm, Operation, Program, Resample, Reshape, Weighted
 from deepshare.sharing.observe import BATCH, check_input_size, copy_of
 
