@@ -138,8 +138,8 @@ def serve(
     from deepshare.private.api import from_run
     from deepshare.private.remote.operation import start_logging, wait
     from deepshare.private.remote.server import ModelServer, Network
-    from deepshare.private.remote.tls import tls_of
     from deepshare.private.runtime.engine import check_installed, find_engine
+    from deepshare.private.transport.tls import tls_of
     from deepshare.training.run.folder import run_folder
 
     chosen = find_engine(engine)
@@ -206,7 +206,7 @@ def ask(
     with importing():
         from deepshare.private.ir.answer import describe_answer
         from deepshare.private.remote.client import Server, ask_when_free
-        from deepshare.private.remote.tls import tls_of
+        from deepshare.private.transport.tls import tls_of
 
     expected = None
     if plan is not None:
@@ -331,7 +331,7 @@ def dealer(
     """
     from deepshare.private.remote.dealer import DealerService, Dealership
     from deepshare.private.remote.operation import start_logging
-    from deepshare.private.remote.tls import tls_of
+    from deepshare.private.transport.tls import tls_of
 
     if level < 1 or images < 1:
         raise EngineError(f"a level of {level} for {images} images: give at least one each")

@@ -68,7 +68,7 @@ def fill(
         once: End when the dealer has nothing more; by default go on until interrupted.
     """
     from deepshare.private.remote.refill import Refill
-    from deepshare.private.remote.tls import tls_of
+    from deepshare.private.transport.tls import tls_of
 
     refill = Refill(folder, "server" if server else "client", dealer, tls_of(tls))
     try:

@@ -12,8 +12,9 @@ from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.operation import start_logging
 from deepshare.private.remote.server import ModelServer, Network
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import find_engine
+from deepshare.private.transport.tls import tls_of
 from tests.private.remote.running import POOL, about
 
 SIZE = (3, 8, 8)

@@ -17,10 +17,9 @@ from deepshare.private.remote.client import Server
 from deepshare.private.remote.journal import LOGGER
 from deepshare.private.remote.server import ModelServer, Network
 from deepshare.private.remote.session import LONGEST_OFFER, PROTOCOL
-from deepshare.private.remote.tls import tls_of
 from deepshare.private.runtime.engine import find_engine
 from deepshare.private.transport.channel import Channel, reach
-from deepshare.private.transport.tls import Tls
+from deepshare.private.transport.tls import Tls, tls_of
 
 SIZE = (3, 16, 16)
 POOL = {"dealer": "pool"}

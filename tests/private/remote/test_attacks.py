@@ -25,9 +25,9 @@ from deepshare.private.ir.program import Program
 from deepshare.private.remote import front_door
 from deepshare.private.remote.client import Server, connected, read_offer
 from deepshare.private.remote.session import PROTOCOL
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport.channel import HEADER, MESSAGE, Channel, PeerError, reach
-from deepshare.private.transport.tls import Tls
+from deepshare.private.transport.tls import Tls, tls_of
 from tests.private.engines.gateshare.damaged_messages import changed
 from tests.private.remote.attacked import SIZE, deal, network
 from tests.private.remote.running import Running, about, greet, server, wish

@@ -21,8 +21,9 @@ from deepshare.private.ir.program import Program
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.dealer import DealerService, Dealership
 from deepshare.private.remote.refill import Refill
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.party import free_ports
+from deepshare.private.transport.tls import tls_of
 from tests.private.remote.attacked import SIZE, network
 from tests.private.remote.running import Running, server
 
@@ -128,7 +129,7 @@ KEEP = """
 import sys
 from pathlib import Path
 from deepshare.private.remote.refill import Refill
-from deepshare.private.remote.tls import tls_of
+from deepshare.private.transport.tls import tls_of
 folder, name, address = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 party = "server" if name == "server" else "client"
 Refill(folder / "pools" / name, party, address, tls_of(folder / "keys" / name)).keep_full(0.05)
@@ -138,7 +139,7 @@ DEAL = """
 import sys
 from pathlib import Path
 from deepshare.private.remote.dealer import Dealership, DealerService
-from deepshare.private.remote.tls import tls_of
+from deepshare.private.transport.tls import tls_of
 folder, address = Path(sys.argv[1]), sys.argv[2]
 dealership = Dealership(folder / "dealer", folder / "network.json", level=40, images=40)
 DealerService(dealership, address, tls_of(folder / "keys" / "server"), "DeepShare server").run()

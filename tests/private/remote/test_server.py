@@ -21,9 +21,10 @@ from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.server import LARGEST_BATCH, ModelServer, Network
 from deepshare.private.remote.session import PING_SECONDS, PONG_SECONDS
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import find_engine
 from deepshare.private.transport.channel import reach
+from deepshare.private.transport.tls import tls_of
 from tests.private.remote.running import SIZE, Running, about, greet, server, wait_for_workers, workers
 
 pytestmark = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import EngineError
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
+from deepshare.private.transport.tls import tls_of
 
 
 def shake_hands(server: Path, client: Path, name: str = "localhost") -> str:

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from deepshare.errors import EngineError
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.party import free_ports
 from deepshare.private.transport import channel as channels
 from deepshare.private.transport.channel import HEADER, MESSAGE, Channel, accept, connect, listen
+from deepshare.private.transport.tls import tls_of
 
 SESSION = bytes(range(16))
 Pair = tuple[Channel, socket.socket]

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import EngineError
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport import duplex as module
 from deepshare.private.transport.channel import HEADER, Channel
 from deepshare.private.transport.duplex import Duplex
+from deepshare.private.transport.tls import tls_of
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
 
 LARGE = os.urandom(12 << 20)  # more than the buffers of a connection hold

@@ -17,8 +17,8 @@ from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.cost import Cost, Layer, Result
 from deepshare.private.remote.client import LostError, ModelClient, Server, when_free
-from deepshare.private.remote.tls import tls_of
 from deepshare.private.transport.channel import PeerBusyError
+from deepshare.private.transport.tls import tls_of
 
 LOGGER = logging.getLogger("deepshare.client")
 LARGEST_BATCH = 256

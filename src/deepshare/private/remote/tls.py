@@ -12,10 +12,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
-from deepshare.private.transport.tls import Tls
+from deepshare.private.transport.tls import AUTHORITY, CERTIFICATE, KEY
 
 DAYS = 30
-AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
 
 
 def make_keys(folder: Path, hosts: Sequence[str], clients: int = 1) -> None:
@@ -39,20 +38,6 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: int = 1) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         signed = _certificate(f"DeepShare {party}", key, authority, authority_key, hosts if party == "server" else ())
         _write(folder / party, authority, signed, key)
-
-
-def tls_of(folder: Path) -> Tls:
-    """The certificates in the folder of one party.
-
-    Raises:
-        EngineError: A file is missing.
-    """
-    folder = folder.resolve()
-    tls = Tls(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
-    for path in (tls.authority, tls.certificate, tls.key):
-        if not path.is_file():
-            raise EngineError(f"there is no {path}: make a set with deepshare private keys, or give the right folder")
-    return tls
 
 
 def _certificate(

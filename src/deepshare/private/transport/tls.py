@@ -6,6 +6,8 @@ from pathlib import Path
 
 from deepshare.errors import EngineError
 
+AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
+
 
 @dataclass(frozen=True)
 class Tls:
@@ -39,3 +41,17 @@ class Tls:
                 f"{folder}: its certificates cannot be used ({error}): make a set with private keys"
             ) from error
         return context
+
+
+def tls_of(folder: Path) -> Tls:
+    """The certificates in the folder of one party.
+
+    Raises:
+        EngineError: A file is missing.
+    """
+    folder = folder.resolve()
+    tls = Tls(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
+    for path in (tls.authority, tls.certificate, tls.key):
+        if not path.is_file():
+            raise EngineError(f"there is no {path}: make a set with deepshare private keys, or give the right folder")
+    return tls

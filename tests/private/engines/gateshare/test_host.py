@@ -31,10 +31,10 @@ from deepshare.private.ir.trace import translate
 from deepshare.private.remote import client as clients
 from deepshare.private.remote.client import ModelClient, connected
 from deepshare.private.remote.connection import connect
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport import channel as channels
 from deepshare.private.transport.channel import HEADER, MESSAGE, Channel, PeerError, reach
-from deepshare.private.transport.tls import Tls
+from deepshare.private.transport.tls import Tls, tls_of
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet
 from tests.private.remote.running import Running, greet, server, wish
 

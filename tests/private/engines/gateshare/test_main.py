@@ -23,11 +23,11 @@ from deepshare.private.engines.gateshare.protocols.local import real_logits
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import Outcome, Role, Task
 from deepshare.private.runtime.party import free_ports
 from deepshare.private.transport.channel import Channel
-from deepshare.private.transport.tls import Tls
+from deepshare.private.transport.tls import Tls, tls_of
 from tests.private.engines.gateshare.damaged_messages import changed
 from tests.private.engines.gateshare.sessions import fix_randomness
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms

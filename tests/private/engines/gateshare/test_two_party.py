@@ -17,9 +17,10 @@ from deepshare import plan, private, share
 from deepshare.private.cost import Result, predict
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import Role, Task
 from deepshare.private.runtime.party import Event, ProcessParty, free_ports
+from deepshare.private.transport.tls import tls_of
 from tests.private.engines.gateshare.trial import shared_resnet
 from tests.private.remote.running import Running, server
 

@@ -12,9 +12,10 @@ import torch
 
 pytest.importorskip("spu", reason="engine spu is not installed")
 
-from deepshare.private.remote.tls import make_keys, tls_of
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import Outcome, Role, Task
 from deepshare.private.runtime.party import Event, ProcessParty
+from deepshare.private.transport.tls import tls_of
 from tests.private.engines.spu.programs import varied
 
 ROLES: tuple[Role, ...] = ("server", "client")
@@ -25,7 +26,7 @@ import os, sys
 from pathlib import Path
 from deepshare.errors import EngineError
 from deepshare.private.runtime.engine import Task
-from deepshare.private.remote.tls import tls_of
+from deepshare.private.transport.tls import tls_of
 from deepshare.private.ir.program import Program
 from deepshare.private.engines.spu import runtime
 from deepshare.private.engines.spu.meter import LogMeter
