@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from deepshare.errors import BudgetError, RecipeError
 from deepshare.methods.base import PhaseView, RecipeView
+from deepshare.sharing.sites import Sites
 from deepshare.training import api
 from deepshare.training.recipe import allocation as allocations
 from deepshare.training.recipe.files import Phase, load_recipe
@@ -42,6 +43,9 @@ def test_an_allocation_registers_itself_with_its_traits(monkeypatch: pytest.Monk
 
         def phases(self, recipe: RecipeView) -> Mapping[str, PhaseView]:
             return {"half": Phase(**{**PILOT, "batch": 7})}
+
+        def read(self, sites: Sites) -> None:
+            """The same share everywhere."""
 
     given = {"budget.allocate": "halves"}
     with pytest.raises(RecipeError, match=r'budget.allocate = "halves" starts from a trained network'):
