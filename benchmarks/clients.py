@@ -56,7 +56,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--images", type=int, default=8, help="that each client asks")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="two clients, one image each: to see that it works")
     options = parser.parse_args()
+    if options.tiny:
+        options.clients, options.images = [2], 1
     rows = [measure(clients, options.images) for clients in options.clients]
     if options.json:
         print(json.dumps([asdict(row) for row in rows]))

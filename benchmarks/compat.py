@@ -96,6 +96,7 @@ MODELS = (
     ),
 )
 
+TINY = "timm:resnet18"
 
 INTRODUCTION = """\
 Written by `python benchmarks/compat.py --out docs/compatibility.md`. Each model is built with random weights and ReLU
@@ -263,7 +264,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="share() over many real networks, against their originals")
     parser.add_argument("--out", type=Path, help="write the table to this Markdown file")
     parser.add_argument("--only", default="", help="only models whose name contains this")
+    parser.add_argument("--tiny", action="store_true", help="one model: to see that it works")
     arguments = parser.parse_args()
+    if arguments.tiny:
+        arguments.only = TINY
     rows = run(case for case in MODELS if arguments.only in case.name)
     text = report(rows)
     print(next(line for line in text.splitlines() if "models are equal" in line))

@@ -49,8 +49,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="two steps on noise: to see that it works")
     options = parser.parse_args()
-    train = load("cifar100", options.data_dir).train if options.data_dir else noise(45_000)
+    if options.tiny:
+        options.steps, options.batch_size = 2, 8
+    train = load("cifar100", options.data_dir).train if options.data_dir else noise(64 if options.tiny else 45_000)
     feeding, training = measure(train, options.batch_size, options.steps + 3)
     seconds, step = min(feeding), min(training)  # load on the machine only adds time
     result = {
@@ -65,7 +68,7 @@ def main() -> None:
         print(json.dumps(result))
     else:
         print(f"feeding {result['feeding_ms']} ms, step {result['step_ms']} ms: {100 * result['share']:.2f}% of a step")
-    raise SystemExit(result["share"] > ALLOWED)
+    raise SystemExit(result["share"] > ALLOWED and not options.tiny)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=50, help="images in one inference")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="two images: to see that it works")
     options = parser.parse_args()
+    if options.tiny:
+        options.images = 2
     program, _ = from_run(options.run)
     _, images = sample_images(options.run, options.images, options.data_dir)
     private = torch.cat([run(program, part, options.engine).logits for part in images.split(options.batch)]).double()

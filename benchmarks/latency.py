@@ -64,6 +64,7 @@ LINKS = {"lan": LAN, "wan": WAN}
 RECORDS = Path(__file__).parents[1] / "results" / "compare" / "fair"
 MASKED = {"AutoReP": "autorep", "SNL": "snl"}
 SMALL = Setup("resnet18-16", "resnet18", {"width": 16, "num_classes": 100}, (3, 32, 32), {2_288: None, 12_288: None})
+TINY = Setup("tiny", "resnet18", {"width": 4, "num_classes": 10}, (3, 16, 16), {400: None})
 PAPER = (
     Setup(
         "resnet18",
@@ -105,10 +106,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="a small network, once: to see that it works")
     options = parser.parse_args()
     if options.link and (lack := link.missing()):
         parser.error(lack)
     setups = [s for s in PAPER if options.only in (None, s.name)] if options.full or options.only else [SMALL]
+    if options.tiny:
+        setups, options.rounds = [TINY], 1
     with link.joined(LINKS[options.link]) if options.link else nullcontext({}) as machines:
         rows = [row for setup in setups for row in measure(setup, options.engine, options.rounds, machines)]
     if options.json:

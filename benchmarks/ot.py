@@ -1,6 +1,6 @@
 """Oblivious transfers between two parties over a socket, beside a straightforward extension in the same run.
 
-    OMP_NUM_THREADS=1 python benchmarks/ot.py [--count 1000000] [--quick] [--json]
+    OMP_NUM_THREADS=1 python benchmarks/ot.py [--count 1000000] [--tiny] [--json]
 
 Seconds are processor time of each party alone, the best of a few; waiting for the other does not count. The
 straightforward extension makes the same keys in plain numpy, with one bit in a byte and without a check of the matrix.
@@ -174,10 +174,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1_000_000, help="transfers")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a fiftieth of everything")
+    parser.add_argument("--tiny", action="store_true", help="a fiftieth of everything, once: to see that it works")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
-    share = 50 if options.quick else 1
+    share = 50 if options.tiny else 1
+    if options.tiny:
+        options.repeats = 1
     figures = measure(options.count // share, min(GATES, options.count) // share, NEURONS // share, options.repeats)
     if options.json:
         print(json.dumps({"count": options.count // share} | figures))

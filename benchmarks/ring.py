@@ -29,7 +29,7 @@ from deepshare.private.engines.gateshare.crypto.limb_matmul import (
 from deepshare.private.engines.gateshare.crypto.ring import expand, fresh_seed, mask
 
 # Input and output channels, size of the map, stride, kernel, and number of such layers.
-LAYERS = [
+LAYERS: list[tuple[int, ...]] = [
     *[(3, 64, 32, 1, 3, 1), (64, 64, 32, 1, 3, 4)],
     *[(64, 128, 32, 2, 3, 1), (64, 128, 32, 2, 1, 1), (128, 128, 16, 1, 3, 3)],
     *[(128, 256, 16, 2, 3, 1), (128, 256, 16, 2, 1, 1), (256, 256, 8, 1, 3, 3)],
@@ -74,11 +74,11 @@ def layer(images: int, shape: tuple[int, ...], repeats: int) -> dict[str, float]
     }
 
 
-def products(images: int, repeats: int) -> dict[str, float]:
+def products(layers: list[tuple[int, ...]], images: int, repeats: int) -> dict[str, float]:
     """Sum the figures of all layers."""
     seconds = dict.fromkeys(("online", "offline", "online_limbs", "offline_limbs", "limit", "int64"), 0.0)
     count = 0
-    for shape in LAYERS:
+    for shape in layers:
         inward, out, size, stride, kernel, times = shape
         count += times * images * inward * out * (size // stride) ** 2 * kernel**2
         for way, spent in layer(images, shape, repeats).items():
@@ -114,8 +114,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1, help="images in a batch")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--tiny", action="store_true", help="the smallest layers, once: to see that it works")
     options = parser.parse_args()
-    figures = products(options.images, options.repeats) | comparisons(options.repeats)
+    if options.tiny:
+        options.repeats = 1
+    layers = LAYERS[:1] if options.tiny else LAYERS
+    figures = products(layers, options.images, options.repeats) | comparisons(options.repeats)
     if options.json:
         print(json.dumps({"threads": torch.get_num_threads(), "images": options.images} | figures))
         return

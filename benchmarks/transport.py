@@ -34,10 +34,10 @@ def cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def times(exchange: Callable[[], None]) -> tuple[float, float]:
+def times(exchange: Callable[[], None], repeats: int) -> tuple[float, float]:
     """Median seconds of an inference's messages: CPU, and by the wall clock."""
     found = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         began, clock = cpu(), time.perf_counter()
         for _ in range(MESSAGES):
             exchange()
@@ -45,19 +45,19 @@ def times(exchange: Callable[[], None]) -> tuple[float, float]:
     return statistics.median(f[0] for f in found), statistics.median(f[1] for f in found)
 
 
-def serve(kind: str, port: int) -> None:
+def serve(kind: str, port: int, repeats: int) -> None:
     """The other process: answers every message."""
     payload = os.urandom(SIZE)
     if kind == "sockets":
         with listen(f"127.0.0.1:{port}") as listener:
             channel = accept(listener, "client", None)
-            for _ in range(REPEATS * MESSAGES):
+            for _ in range(repeats * MESSAGES):
                 channel.receive(0, SIZE)
                 channel.send(0, payload)
         return
 
     def answer(connection: ServerConnection) -> None:
-        for _ in range(REPEATS * MESSAGES):
+        for _ in range(repeats * MESSAGES):
             connection.recv()
             connection.send(payload)
 
@@ -78,10 +78,10 @@ def wait_for(port: int) -> None:
             time.sleep(0.05)
 
 
-def measure(kind: str) -> tuple[float, float]:
+def measure(kind: str, repeats: int) -> tuple[float, float]:
     """CPU and wall clock of one transport."""
     (port,), payload = free_ports("127.0.0.1", 1), os.urandom(SIZE)
-    other = subprocess.Popen([sys.executable, __file__, "--serve", kind, str(port)])
+    other = subprocess.Popen([sys.executable, __file__, "--serve", kind, str(port), str(repeats)])
     try:
         if kind == "sockets":
             channel = connect(f"127.0.0.1:{port}", "server", None)
@@ -90,7 +90,7 @@ def measure(kind: str) -> tuple[float, float]:
                 channel.send(0, payload)
                 channel.receive(0, SIZE)
 
-            return times(exchange)
+            return times(exchange, repeats)
         wait_for(port)
         with ws_connect(f"ws://127.0.0.1:{port}", proxy=None, **SETTINGS) as connection:  # type: ignore[arg-type]
 
@@ -98,7 +98,7 @@ def measure(kind: str) -> tuple[float, float]:
                 connection.send(payload)
                 connection.recv()
 
-            return times(swap)
+            return times(swap, repeats)
     finally:
         other.kill()
         other.wait()
@@ -108,12 +108,16 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--tiny", action="store_true", help="once: to see that it works")
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve[0], int(options.serve[1]))
+        serve(options.serve[0], *map(int, options.serve[1:]))
         return
-    figures = {kind: dict(zip(("cpu", "wall"), measure(kind), strict=True)) for kind in ("sockets", "websockets")}
+    repeats = 1 if options.tiny else REPEATS
+    figures = {
+        kind: dict(zip(("cpu", "wall"), measure(kind, repeats), strict=True)) for kind in ("sockets", "websockets")
+    }
     if options.json:
         print(json.dumps(figures))
         return

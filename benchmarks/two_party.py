@@ -30,9 +30,9 @@ from deepshare.private.runtime.party import Machine
 
 SIZE = (3, 32, 32)
 NETWORKS: dict[str, tuple[dict[str, int], int]] = {
-    "resnet18-tiny": ({"width": 2}, 400),
     "resnet18-16": ({"width": 16}, 1_536),
     "resnet18": ({}, 6_000),
+    "tiny": ({"width": 2}, 1_536),
 }
 ENGINES = ("gateshare", "gateshare-2pc", "spu-cheetah")
 LINKS = {"lan": LAN, "wan": WAN}
@@ -63,7 +63,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="a small network, once: to see that it works")
     options = parser.parse_args()
+    if options.tiny:
+        options.network, options.rounds = "tiny", 1
     lack = link.missing() if options.link else None
     if lack:
         raise SystemExit(f"{lack}: leave --link out")

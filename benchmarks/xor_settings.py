@@ -7,7 +7,7 @@ Writes settings.json: for each setting the networks of each kind that solve it.
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -25,11 +25,13 @@ SETTINGS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    folder = parser.parse_args().out
+    parser.add_argument("--tiny", action="store_true", help="two seeds and few steps: to see that it works")
+    options = parser.parse_args()
+    folder = options.out
     torch.set_num_threads(1)
     found = []
     for settings in SETTINGS:
-        result = run(settings).to_dict()
+        result = run(replace(settings, seeds=2, epochs=20) if options.tiny else settings).to_dict()
         solved = {name: method["solved"] for name, method in result["methods"].items()}
         found.append({"settings": asdict(settings), "solved": solved, "seconds": result["seconds"]})
         print(found[-1], flush=True)
