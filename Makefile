@@ -8,7 +8,7 @@ LOCK := requirements.lock
 ENGINES := $(shell $(PYTHON) -c 'import sys; print("spu," * (sys.version_info[:2] == (3, 11) and sys.platform == "linux"))')
 CODE := $(wildcard src tests benchmarks examples dev)
 
-.PHONY: demo study test lint types docs pytest slow install lock clean
+.PHONY: demo study measurements test lint types docs pytest slow install lock clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits.py
@@ -16,6 +16,10 @@ demo: $(READY)
 # Hours on two cores; it goes on where it was. DATA is where data sets are.
 study: $(READY)
 	$(BIN)/deepshare compare --study small $(if $(DATA),--data-dir $(DATA),--download)
+
+# Every figure of docs/measurements.md that is missing or older than its code. Hours on quiet cores; it goes on where it was.
+measurements: $(READY)
+	$(BIN)/python dev/measurements.py
 
 test: lint types docs pytest
 

@@ -1,0 +1,205 @@
+"""Measure what `docs/measurements.md` shows, and write that part of the page.
+
+    python dev/measurements.py               # all that is missing or older than its code: hours, on quiet cores
+    python dev/measurements.py --only NAME   # one of them, whatever its age
+    python dev/measurements.py --list        # names, commands, and which are stale
+    python dev/measurements.py --page        # only write the page
+
+Each measurement is a benchmark of this repository; a record in results/measurements keeps what it printed, with its
+command, commit, machine and load. A stopped run goes on where it was. A record is stale if the code that it is about
+has changed since its commit; the page says so.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results" / "measurements"
+PAGE = ROOT / "docs" / "measurements.md"
+START, END = "<!-- records -->", "<!-- end of records -->"
+PROTOCOL = ("src/deepshare/private/engines/gateshare", "src/deepshare/private/transport", "src/deepshare/private/ir")
+CRYPTEN = ("src/deepshare/private/engines/crypten", *PROTOCOL[1:])
+TRAINING = ("src/deepshare/sharing", "src/deepshare/training/loop.py", "src/deepshare/data")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A benchmark with its arguments, and the code that it is about."""
+
+    name: str
+    title: str
+    command: str
+    code: tuple[str, ...]
+
+    @property
+    def file(self) -> Path:
+        """Its record."""
+        return RECORDS / f"{self.name}.json"
+
+
+MEASUREMENTS = (
+    Measurement(
+        "gateshare",
+        "ResNet-18 at 32x32 with 6,000 gates, next to CrypTen",
+        "benchmarks/gateshare.py",
+        PROTOCOL,
+    ),
+    Measurement(
+        "gateshare-avx2",
+        "The same without AVX-512",
+        "benchmarks/gateshare.py --without-avx512 --peers stock relu",
+        PROTOCOL,
+    ),
+    Measurement(
+        "gateshare-lan",
+        "The same on a LAN of 1 Gbit/s and 0.5 ms",
+        "benchmarks/gateshare.py --link lan --rounds 5 --peers stock",
+        PROTOCOL,
+    ),
+    Measurement(
+        "gateshare-wan",
+        "The same on a WAN of 100 Mbit/s and 40 ms",
+        "benchmarks/gateshare.py --link wan --rounds 5 --peers stock relu",
+        PROTOCOL,
+    ),
+    Measurement(
+        "wrn22-8",
+        "WRN-22-8 with 60,000 gates",
+        "benchmarks/gateshare.py --network wrn22-8 --rounds 5 --peers relu",
+        PROTOCOL,
+    ),
+    Measurement(
+        "resnet18-64",
+        "ResNet-18 at 64x64 with 30,000 gates",
+        "benchmarks/gateshare.py --network resnet18-64 --rounds 5 --peers relu",
+        PROTOCOL,
+    ),
+    Measurement("clients", "Many clients of one server", "benchmarks/clients.py --images 4", PROTOCOL),
+    Measurement(
+        "latency-crypten", "The paper's latency table, crypten", "benchmarks/latency.py --full --rounds 1", CRYPTEN
+    ),
+    Measurement(
+        "latency-gateshare",
+        "The paper's latency table, gateshare",
+        "benchmarks/latency.py --full --engine gateshare --rounds 1",
+        PROTOCOL,
+    ),
+    Measurement("two-party", "Without a dealer", "benchmarks/two_party.py", PROTOCOL),
+    Measurement("ring", "Products and comparisons", "benchmarks/ring.py", PROTOCOL[:1]),
+    Measurement("planning", "Planning a ResNet-50 at 224x224", "benchmarks/planning.py", TRAINING[:1]),
+    Measurement("training-step", "A training step", "benchmarks/training_step.py --quick", TRAINING[:1]),
+    Measurement("training-loop", "The training loop", "benchmarks/training_loop.py", TRAINING),
+    Measurement("feeding", "Loading of data", "benchmarks/feeding.py", TRAINING[2:]),
+)
+
+
+def main() -> None:
+    """Measure as asked, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [one.name for one in MEASUREMENTS]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--list", action="store_true", help="only list them")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    options = parser.parse_args()
+    if options.list:
+        for one in MEASUREMENTS:
+            sys.stdout.write(f"{one.name:18}{state(one):16}python {one.command}\n")
+        return
+    if not options.page:
+        wanted = [
+            one for one in MEASUREMENTS if (one.name in options.only if options.only else state(one) != "current")
+        ]
+        for number, one in enumerate(wanted, 1):
+            sys.stdout.write(f"{one.name} ({number} of {len(wanted)}): python {one.command}\n")
+            sys.stdout.flush()
+            measure(one)
+    write_page()
+
+
+def measure(one: Measurement) -> None:
+    """Run a benchmark, and keep what it printed."""
+    if changed := _git("status", "--porcelain", "--", "src", "benchmarks"):
+        raise SystemExit(f"commit first, a record names a commit: {changed.splitlines()[0]}")
+    load, started = os.getloadavg()[0], time.monotonic()
+    done = subprocess.run([sys.executable, *one.command.split()], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    # Benchmarks exit with 1 where a figure misses its limit, and say so: that is a result.
+    if done.returncode not in (0, 1) or not done.stdout.strip():
+        raise SystemExit(f"{one.command} failed; what it said is above")
+    sys.stdout.write(done.stdout)
+    record = {
+        "command": f"python {one.command}",
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__.partition("+")[0],
+        "load_before": round(load, 2),
+        "minutes": round((time.monotonic() - started) / 60, 1),
+        "output": done.stdout.rstrip("\n").split("\n"),
+    }
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    one.file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def state(one: Measurement) -> str:
+    """Return "current", "stale", "other command" or "not measured"."""
+    if not one.file.is_file():
+        return "not measured"
+    record = json.loads(one.file.read_text(encoding="utf-8"))
+    if record["command"] != f"python {one.command}":
+        return "other command"
+    if subprocess.run(["git", "cat-file", "-e", record["commit"]], cwd=ROOT, capture_output=True).returncode:
+        return "stale"  # of a commit that is not in this history
+    paths = [one.command.split()[0], *one.code]
+    return "stale" if _git("log", "--format=%h", f"{record['commit']}..HEAD", "--", *paths) else "current"
+
+
+def write_page() -> None:
+    """Put all records between their marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(START)
+    _, after = rest.split(END)
+    PAGE.write_text(f"{before}{START}\n\n{records()}\n{END}{after}", encoding="utf-8")
+
+
+def records() -> str:
+    """Format all records as Markdown."""
+    return "\n".join(section(one) for one in MEASUREMENTS if one.file.is_file())
+
+
+def section(one: Measurement) -> str:
+    """Format one record."""
+    record = json.loads(one.file.read_text(encoding="utf-8"))
+    machine = f"{record['cores']} cores of {record['processor']}, {record['instructions']}, torch {record['torch']}"
+    about = (
+        f"`{record['command']}`, commit {record['commit']}, {record['date']}, {machine}, load {record['load_before']}"
+    )
+    old = "" if state(one) == "current" else " **Older than the code that it is about.**"
+    output = "\n".join(record["output"])
+    return f"### {one.title}\n\n{about} before it began.{old}\n\n```\n{output}\n```\n"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.partition(": ")[2]
+    return platform.processor()
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
