@@ -30,7 +30,6 @@ INSIDE = {
         {"trainer"},
         {"allocation"},
         {"pipeline"},
-        {"api"},
     ),
     "private": (
         {"ir", "transport"},

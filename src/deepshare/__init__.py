@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from deepshare.sharing.piecewise import maxpool_to_avgpool, maxpool_to_relu, piecewise_to_relu, smooth_to_relu
     from deepshare.sharing.plan import Plan, plan
     from deepshare.sharing.sites import find_sites
-    from deepshare.training.api import allocate, fit
     from deepshare.training.build import load
     from deepshare.training.evaluate import evaluate
+    from deepshare.training.pipeline import allocate, fit
 
 __version__ = "0.2.0"
 
@@ -47,12 +47,12 @@ __all__ = [
 _MODULE_OF: dict[str, str | None] = {
     "DeepShareError": "errors",
     "Plan": "sharing.plan",
-    "allocate": "training.api",
+    "allocate": "training.pipeline",
     "count_gates": "sharing.convert",
     "evaluate": "training.evaluate",
     "export_onnx": "sharing.onnx",
     "find_sites": "sharing.sites",
-    "fit": "training.api",
+    "fit": "training.pipeline",
     "load": "training.build",
     "maxpool_to_avgpool": "sharing.piecewise",
     "maxpool_to_relu": "sharing.piecewise",

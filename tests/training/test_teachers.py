@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from deepshare.errors import CheckpointError, RecipeError
-from deepshare.training.api import fit
 from deepshare.training.build import load
+from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import Reporter
 from tests.training.small_runs import Finished, Small

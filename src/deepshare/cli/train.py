@@ -79,8 +79,8 @@ def train(
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
     from deepshare.cli.progress import make_reporter
-    from deepshare.training.api import fit
     from deepshare.training.hardware import Hardware
+    from deepshare.training.pipeline import fit
     from deepshare.training.recipe.files import load_recipe
     from deepshare.training.run.folder import RunFolder
 

@@ -1,27 +1,179 @@
-"""The pipeline from a recipe to its result: check, plan, method, training, final figures."""
+"""Training in one call, and the pipeline behind it: check, plan, method, training, final figures.
+
+`fit` takes a recipe to its trained network; `teach` and `allocate` do parts of it.
+"""
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
 from deepshare.data.images import ImageSet, check_classes
+from deepshare.data.user import UserLoader
 from deepshare.errors import DataError, PlanMismatchError, RecipeError
 from deepshare.methods.base import Method
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.allocation import Trained, leaders
-from deepshare.training.build import budget_of, make_method, make_plan, output_shape
+from deepshare.training.build import budget_of, lay_out, make_method, make_plan, output_shape
+from deepshare.training.data_source import DataSource, make_data_source
 from deepshare.training.evaluate import Metrics
-from deepshare.training.recipe.files import Recipe
+from deepshare.training.hardware import Hardware, launch, on_all_ranks
+from deepshare.training.loop import TrainContext
+from deepshare.training.recipe.files import Recipe, changed, load_recipe
+from deepshare.training.reporter import Reporter
 from deepshare.training.run.checkpoint import Kind, fill, read_weights, write_file
 from deepshare.training.run.folder import RunFolder, own_lines
 from deepshare.training.shared_models import is_shared, plan_of
 from deepshare.training.trainer import Networks, Role
+
+
+def fit(
+    model: nn.Module | None = None,
+    *,
+    recipe: str | Path | Recipe,
+    out: str | Path,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    resume: bool = False,
+    dry_run: bool = False,
+    hardware: Hardware | None = None,
+    reporter: Reporter | None = None,
+) -> nn.Module:
+    """Train a network by a recipe, after the teacher and the plain network that the recipe needs.
+
+    Everything is saved in the run folder after each epoch. The teacher and the plain network have their own run folders
+    inside it; `teacher.weights` and `plain.weights` of a recipe use finished ones instead.
+
+    Args:
+        model: Your own network, plain or shared, instead of the recipe's; it is not modified.
+        recipe: A recipe, its name or its file.
+        out: Run folder.
+        data: Your own data: a Dataset, or (training, validation) or (training, validation, test), each a Dataset or a
+            DataLoader; or the name of a data set. By default the recipe's.
+        data_dir: Folder of data sets.
+        download: Download a missing data set.
+        resume: Resume the run in the folder; on a CPU the result is bit-identical to that of an uninterrupted run.
+        dry_run: Train one batch of every phase and write nothing.
+        hardware: Devices and processes.
+        reporter: Receives every phase and epoch; by default there is none.
+
+    Returns:
+        The trained network, on the CPU and ready for inference.
+
+    Raises:
+        RecipeError: The recipe is wrong, or its learning rate is too high.
+        DataError: The data is missing, damaged or does not fit the network.
+        CheckpointError: The folder holds something else, or a file in it is damaged or cannot be written.
+        HardwareError: A device is missing, or there are too few of them.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as pipeline:
+        return lay_out(pipeline.run(resume), torch.contiguous_format).to("cpu").eval()
+
+
+def teach(
+    *,
+    recipe: Recipe,
+    out: str | Path,
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    resume: bool = False,
+    hardware: Hardware | None = None,
+    reporter: Reporter | None = None,
+) -> nn.Module:
+    """Train only the [teacher] of a recipe, the network with GELUs, for other runs to use as `teacher.weights`.
+
+    The arguments are those of `fit`.
+
+    Raises:
+        RecipeError: The recipe has no [teacher] to train, or its learning rate is too high.
+    """
+    if recipe.teacher is None or recipe.teacher.weights:
+        raise RecipeError(f"{recipe.name} has no network with GELUs to train: give it a [teacher] without weights")
+    with _pipeline(None, recipe, out, None, data_dir, download, False, hardware, reporter) as pipeline:
+        return lay_out(pipeline.teach(resume), torch.contiguous_format).to("cpu").eval()
+
+
+def allocate(
+    model: nn.Module | None = None,
+    *,
+    recipe: str | Path | Recipe,
+    out: str | Path,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    resume: bool = False,
+    dry_run: bool = False,
+    hardware: Hardware | None = None,
+    reporter: Reporter | None = None,
+) -> dict[str, int]:
+    """Count the gates of each site with SNL, as `fit` does if budget.allocate is "snl".
+
+    The arguments are those of `fit`. The plain network is trained first, unless the recipe has weights for it.
+
+    Returns:
+        Gates of each site: weights for `plan`, also written to `snl/counts.json` of the run folder.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    recipe = changed(recipe, {"budget.allocate": "snl"})
+    with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as pipeline:
+        return {site: round(count) for site, count in (pipeline.allocate(resume) or {}).items()}
+
+
+@contextmanager
+def _pipeline(
+    model: nn.Module | None,
+    recipe: Recipe,
+    out: str | Path,
+    data: Any,
+    data_dir: str | Path | None,
+    download: bool,
+    dry_run: bool,
+    hardware: Hardware | None,
+    reporter: Reporter | None,
+) -> "Iterator[Pipeline]":
+    hardware = hardware or Hardware()
+    fabric = hardware.fabric()
+    _check_batches(recipe, hardware.processes)
+    launch(fabric)
+    if isinstance(data, str):  # the run folder records the images of its training
+        recipe, data = changed(recipe, {"data.name": data}), None
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        if hardware.deterministic:
+            stack.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+            torch.use_deterministic_algorithms(True)
+        if dry_run:
+            out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
+        source = on_all_ranks(fabric, lambda: _source(data, recipe, data_dir, download, fabric.world_size))
+        told = reporter if reporter and fabric.is_global_zero else Reporter()
+        context = TrainContext(recipe, fabric, source, told, hardware.compile, dry_run)
+        yield Pipeline(Networks(context, Path(out), model, asdict(hardware)))
+
+
+def _source(data: Any, recipe: Recipe, data_dir: str | Path | None, download: bool, processes: int) -> DataSource:
+    source = make_data_source(data, recipe, data_dir, download=download)
+    source.check()
+    if processes > 1 and isinstance(source.train_set, UserLoader):
+        raise DataError("a DataLoader cannot be shared out to several processes: give its Dataset")
+    return source
+
+
+def _check_batches(recipe: Recipe, processes: int) -> None:
+    extra = recipe.budget.allocation.phases(recipe) if recipe.budget else {}
+    for name, phase in {**recipe.phases, **extra}.items():
+        if phase.batch % processes:
+            raise RecipeError(f"{name}.batch = {phase.batch} cannot be shared by {processes} processes: change it")
 
 
 @dataclass

@@ -16,10 +16,10 @@ from deepshare.errors import CheckpointError, DataError, RecipeError, Unsupporte
 from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import hard_share
 from deepshare.sharing.plan import Plan, plan
-from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate
 from deepshare.training.hardware import Hardware
+from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import Reporter
 from tests.training.small_runs import Finished, Small
