@@ -8,7 +8,7 @@ from torch import Tensor
 from deepshare.private.engines.crypten.comparison import DEALT_WORDS, comparison_cost
 from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.fixed import BITS, truncate
-from deepshare.private.engines.crypten.operation import SecureOperation, exchange
+from deepshare.private.engines.crypten.operations import SecureOperation, exchange
 from deepshare.private.ir.patches import count_cells, sums
 from deepshare.private.ir.program import GatedActivation, Program
 from deepshare.private.runtime.engine import Part

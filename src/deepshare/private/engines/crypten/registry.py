@@ -3,11 +3,17 @@
 from collections import deque
 from typing import Any
 
-from deepshare.private.engines.crypten.arithmetic import SecureAffine, SecureMultiply, SecureResample
 from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.gated import SecureGatedActivation
-from deepshare.private.engines.crypten.linear import SecureLinear
-from deepshare.private.engines.crypten.operation import BYTES, Local, SecureOperation
+from deepshare.private.engines.crypten.operations import (
+    BYTES,
+    Local,
+    SecureAffine,
+    SecureLinear,
+    SecureMultiply,
+    SecureOperation,
+    SecureResample,
+)
 from deepshare.private.engines.crypten.shared import SecureSharedActivation
 from deepshare.private.ir.program import (
     Add,

@@ -9,7 +9,7 @@ from torch import Tensor
 from deepshare.private.engines.crypten.comparison import DEALT_WORDS, comparison_cost
 from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.fixed import truncate
-from deepshare.private.engines.crypten.operation import SecureOperation, exchange
+from deepshare.private.engines.crypten.operations import SecureOperation, exchange
 from deepshare.private.ir.patches import count_cells, sums
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.runtime.engine import Part
