@@ -1,5 +1,6 @@
 """Plots of a study: accuracy over gates beside the paper's, and validation accuracy over the epochs, phase by phase."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from deepshare.study import drawing
-from deepshare.study.compare.answers import main_budget
 from deepshare.study.compare.outcome import Outcomes, RunOutcome
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, TEACHERS, Job, Study
 from deepshare.study.compare.tables import MethodRow, published_table, rows
@@ -36,6 +36,12 @@ def save_plots(study: Study, outcomes: Outcomes, folder: Path) -> list[str]:
             drawing.save_figure(f"curves-{data}", partial(draw_curves, study, data, found, teachers), folder)
             drawn.append(f"curves-{data}")
     return drawn
+
+
+def main_budget(found: Sequence[MethodRow]) -> int:
+    """The budget that has most runs; the smallest of several, and 0 without any."""
+    counts = Counter(row.budget for row in found if row.budget for _ in row.runs)
+    return min((budget for budget, count in counts.items() if count == max(counts.values())), default=0)
 
 
 def draw(study: Study, data: str, found: Sequence[MethodRow]) -> Figure:

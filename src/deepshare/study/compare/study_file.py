@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from deepshare import methods
 from deepshare.errors import RecipeError
+from deepshare.methods import base as methods
 from deepshare.text import nearest
 from deepshare.training.recipe.files import Recipe, changed, flat, load_recipe
 from deepshare.training.recipe.files import names as recipe_names

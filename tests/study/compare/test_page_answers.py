@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import RecipeError
-from deepshare.study.compare.answers import phases, questions, remaining
 from deepshare.study.compare.outcome import RunOutcome, write
-from deepshare.study.compare.page import as_markdown
+from deepshare.study.compare.page import as_markdown, phases, questions, remaining
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study
 from deepshare.study.published import paper
 from tests.study.compare.made_outcomes import finished
