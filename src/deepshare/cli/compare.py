@@ -137,15 +137,15 @@ def run_all(runner: "Runner", limits: "Limits", at_once: int | None) -> None:
     from deepshare.study.compare.launch.local import run_local
     from deepshare.study.compare.page import save
 
-    def tell(outcome: "RunOutcome") -> None:
+    def on_outcome(outcome: "RunOutcome") -> None:
         save(runner.study, runner.outcomes(), runner.out)
         print(f"{outcome.job.name}: {describe(outcome)}", file=sys.stderr, flush=True)
 
     try:
         if at_once is None:
-            end = runner.run(limits, make_reporter, tell)
+            end = runner.run(limits, make_reporter, on_outcome)
         else:
-            end = run_local(runner, limits, at_once, make_reporter, tell)
+            end = run_local(runner, limits, at_once, make_reporter, on_outcome)
     except KeyboardInterrupt:
         print("stopped: run the same command to continue after the last epoch", file=sys.stderr)
         raise

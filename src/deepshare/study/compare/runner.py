@@ -62,13 +62,15 @@ class Runner:
         """All outcomes so far; see `outcome.read_all`."""
         return outcomes_of.read_all(self.study, self.out)
 
-    def run(self, limits: Limits, make_reporter: Callable[[], Reporter], tell: Callable[[RunOutcome], None]) -> End:
+    def run(
+        self, limits: Limits, make_reporter: Callable[[], Reporter], on_outcome: Callable[[RunOutcome], None]
+    ) -> End:
         """Do all open runs, one after the other.
 
         Args:
             limits: Limits of the execution.
             make_reporter: Creates the reporter of a run.
-            tell: Called with every outcome, after it is written.
+            on_outcome: Called with every outcome, after it is written.
 
         Returns:
             Whether all runs within the limits are finished, a limit was reached, or other processes do the rest.
@@ -80,7 +82,7 @@ class Runner:
         began, done = time.monotonic(), 0
         with self.exclusive():
             for early in self.look_ahead(self.open(self.outcomes(), limits), make_reporter()):
-                tell(early)
+                on_outcome(early)
                 done += early.run is not None
             while job := self._next(limits):
                 spent = (time.monotonic() - began) / 60
@@ -88,7 +90,7 @@ class Runner:
                 if late or done == limits.runs:
                     return "stopped"
                 if outcome := self.work_on(job, make_reporter()):
-                    tell(outcome)
+                    on_outcome(outcome)
                     done += 1
         return "elsewhere" if self.open(self.outcomes(), limits) else "finished"
 

@@ -27,7 +27,7 @@ def run_local(
     limits: Limits,
     at_once: int,
     make_reporter: Callable[[], Reporter],
-    tell: Callable[[RunOutcome], None],
+    on_outcome: Callable[[RunOutcome], None],
 ) -> End:
     """Do all open runs, several at a time, and wait for them.
 
@@ -36,7 +36,7 @@ def run_local(
         limits: Limits of the execution, without minutes.
         at_once: Number of simultaneous runs.
         make_reporter: Creates the reporter of a run, which writes to its log, and that of the launch.
-        tell: Called with every outcome, after it is written.
+        on_outcome: Called with every outcome, after it is written.
 
     Raises:
         DeepShareError: submitit is missing, or some runs failed; the others are finished.
@@ -51,7 +51,7 @@ def run_local(
         prepare(runner, needed(runner, runner.outcomes(), limits), reporter)
         executor = submitit.LocalExecutor(new_folder(runner))
         executor.update_parameters(timeout_min=YEAR)
-        launched = LocalJobs(runner, limits, at_once, make_reporter, tell, reporter, executor)
+        launched = LocalJobs(runner, limits, at_once, make_reporter, on_outcome, reporter, executor)
         try:
             while launched.fill():
                 launched.wait()
@@ -71,7 +71,7 @@ class LocalJobs:
     limits: Limits
     at_once: int
     make_reporter: Callable[[], Reporter]
-    tell: Callable[[RunOutcome], None]
+    on_outcome: Callable[[RunOutcome], None]
     reporter: Reporter
     executor: "submitit.LocalExecutor"
     going: dict[Job, "submitit.Job[None]"] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class LocalJobs:
             if submitted.exception():
                 self.failed[job] = _reason(submitted)
             elif job in known:
-                self.tell(known[job])
+                self.on_outcome(known[job])
 
     def stop(self) -> None:
         """Cancel jobs that an error or interrupt left running; they can be resumed."""
