@@ -338,7 +338,7 @@ class Recipe(_Phases, MethodSections, _Head):
         return {f"method.{key}": value for key, value in (opened | self.method_class.resolved(self)).items()}
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _validate(self) -> Self:
         if problem := next(filter(None, self._problems()), None):
             raise ValueError(problem)
         return self

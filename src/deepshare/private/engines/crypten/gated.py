@@ -74,6 +74,11 @@ class Polynomial:
         return coefficient.expand(self._shape).flatten()[self._index]
 
 
+def count_polynomials(operation: GatedActivation) -> int:
+    """Neurons with a polynomial."""
+    return operation.elements - operation.gated if operation.square is not None else 0
+
+
 class SecureGatedActivation(SecureOperation[GatedActivation]):
     """ReLU of the neurons with a gate, gathered into one vector; a polynomial of the others, or nothing at all."""
 
@@ -81,8 +86,8 @@ class SecureGatedActivation(SecureOperation[GatedActivation]):
         super().__init__(context, program, number)
         mask = self.operation.mask.flatten()
         self._gated, self._others = mask.nonzero().flatten(), (~mask).nonzero().flatten()
-        curved = self.operation.square is not None and len(self._others)
-        self._polynomial = Polynomial(context, self.operation, self._others) if curved else None
+        some = count_polynomials(self.operation)
+        self._polynomial = Polynomial(context, self.operation, self._others) if some else None
 
     def deal(self) -> None:
         """For both parts."""
@@ -114,16 +119,11 @@ class SecureGatedActivation(SecureOperation[GatedActivation]):
     @staticmethod
     def online(operation: GatedActivation, opened: int) -> Part:
         """The comparisons, both parts opened with their last round, and the bracket of the polynomial."""
-        gates, gated, others = operation.comparisons, operation.gated, _curved(operation)
+        gates, gated, others = operation.comparisons, operation.gated, count_polynomials(operation)
         first = comparison_cost(gates, gated + others) if gates else exchange(others)
         return replace(first + exchange(others), products=gated + 2 * others)
 
     @staticmethod
     def dealt(operation: GatedActivation) -> int:
         """One product of masks for a ReLU, two for a polynomial."""
-        return operation.comparisons * DEALT_WORDS + operation.gated + 2 * _curved(operation)
-
-
-def _curved(operation: GatedActivation) -> int:
-    """Neurons with a polynomial."""
-    return operation.elements - operation.gated if operation.square is not None else 0
+        return operation.comparisons * DEALT_WORDS + operation.gated + 2 * count_polynomials(operation)
