@@ -37,6 +37,7 @@ INSIDE = {
         {"cost", "engines"},
         {"api"},
         {"remote"},
+        {"ui"},
     ),
     "private/engines/gateshare": (
         {"crypto", "fixedpoint"},

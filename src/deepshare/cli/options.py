@@ -36,6 +36,12 @@ AnswerKind = Annotated[
     Parameter(help="What the client gets: logits, or the best class or five best classes and no logits (gateshare)."),
 ]
 RunArgument = Annotated[Path, Parameter(help="Folder of a finished run, or a name that deepshare networks lists.")]
+TlsFolder = Annotated[
+    Path | None, Parameter(name="--tls", help="Folder with the certificates of this party; see private keys.")
+]
+PoolFolder = Annotated[
+    Path | None, Parameter(name="--pool", help="Folder with the dealt pool of this party; see private deal.")
+]
 
 
 @Parameter(name="*")

@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from cyclopts.config import Env, Toml
 
-from deepshare.cli.options import ENGINES, AnswerKind, Flag, Json, RunArgument, check_writable, importing
+from deepshare.cli.options import (
+    ENGINES,
+    AnswerKind,
+    Flag,
+    Json,
+    PoolFolder,
+    RunArgument,
+    TlsFolder,
+    check_writable,
+    importing,
+)
 from deepshare.cli.private_pool import pool as pool_commands
+from deepshare.cli.private_ui import ui
 from deepshare.errors import EngineError
 
 if TYPE_CHECKING:
@@ -28,6 +39,7 @@ DEFAULT = "gateshare"
 private = App(name="private", help="Private inference: the server keeps its weights, the client its images.")
 
 private.command(pool_commands)
+private.command(ui)
 
 Engines = Annotated[str, Parameter(name=["--engine", "-e"], help=f"{ENGINES}.")]
 Provider = Annotated[
@@ -44,13 +56,7 @@ Labels = Annotated[
     Path | None,
     Parameter(name=["--out", "-o"], help="PNG for the classes of the pixels, for a segmentation network."),
 ]
-TlsFolder = Annotated[
-    Path | None, Parameter(name="--tls", help="Folder with the certificates of this party; see private keys.")
-]
 POOLS = "Dealt pool of the server, or a folder of pools in which more may appear; may be given several times."
-PoolFolder = Annotated[
-    Path | None, Parameter(name="--pool", help="Folder with the dealt pool of this party; see private deal.")
-]
 
 
 @private.command

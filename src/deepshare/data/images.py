@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import numpy as np
 import torch
@@ -229,11 +229,11 @@ class About(BaseModel):
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         return (images / 255.0 - mean) / std
 
-    def read(self, paths: Sequence[Path], *, fit: bool = False) -> Tensor:
+    def read(self, paths: Sequence[Path | BinaryIO], *, fit: bool = False) -> Tensor:
         """Read image files as input for the network.
 
         Args:
-            paths: Image files.
+            paths: Image files, or open ones, whose text names them in errors.
             fit: Resize images of another size to cover the input and crop them at the centre.
 
         Raises:
@@ -241,7 +241,7 @@ class About(BaseModel):
         """
         return self.normalise(torch.stack([self._read(path, fit) for path in paths]))
 
-    def _read(self, path: Path, fit: bool) -> Tensor:
+    def _read(self, path: Path | BinaryIO, fit: bool) -> Tensor:
         channels, height, width = self.size
         with opened(path) as picture:
             if picture.size != (width, height) and not fit:

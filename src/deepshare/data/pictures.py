@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -68,8 +69,8 @@ def _decode(path: Path, convert: Callable[[Image.Image], Image.Image]) -> Tensor
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image file.
+def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
+    """Open an image file, or read one that is open.
 
     Raises:
         DataError: The file is missing or damaged.

@@ -31,7 +31,7 @@ from deepshare.private.runtime.engine import (
     find_engine,
 )
 from deepshare.private.runtime.party import ProcessParty, free_ports
-from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError, reach
+from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError, Watch, reach
 from deepshare.private.transport.tls import Tls
 from deepshare.text import printable
 
@@ -151,11 +151,12 @@ class ModelClient:
         """Number of images that the pool is good for, and was good for at first."""
         return self._client().left()
 
-    def ask(self, images: Tensor) -> Result:
+    def ask(self, images: Tensor, watch: Watch | None = None) -> Result:
         """Classify images with the server's network; the server never sees them.
 
         Args:
             images: (N, C, H, W), normalised; `offer.about` does it.
+            watch: Told of every frame between the images and the logits, with an engine that has a pool.
 
         Raises:
             EngineError: The images do not fit, or either party failed.
@@ -166,10 +167,13 @@ class ModelClient:
         try:
             self.prepare(len(images))
             self.prepared = 0
+            self._channel.watch = watch
             self._client().infer(images)
             peer = measured(self._channel.receive_message(), self.offer.program)
         except ConnectionError as error:
             raise LostError(f"{error}: ask again; what was dealt for these images may be spent") from error
+        finally:
+            self._channel.watch = None
         own = self._client().outcome()
         return _result(self.offer, own, peer, len(images))
 

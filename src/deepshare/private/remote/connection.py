@@ -17,7 +17,7 @@ from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.cost import Cost, Layer, Result
 from deepshare.private.remote.client import LostError, ModelClient, Server, when_free
-from deepshare.private.transport.channel import PeerBusyError
+from deepshare.private.transport.channel import PeerBusyError, Watch
 from deepshare.private.transport.tls import tls_of
 
 LOGGER = logging.getLogger("deepshare.client")
@@ -70,12 +70,18 @@ class Connection:
         self._worker = ThreadPoolExecutor(1, "deepshare-prepare")
         self._preparing: Future[None] | None = None
         self._about = self._client.offer.about
+        self._outputs = self._client.offer.program.operations[-1].shape
         self._prepare()
 
     @property
     def about(self) -> About:
         """Description of the images that the server takes."""
         return self._about
+
+    @property
+    def classifies_pixels(self) -> bool:
+        """Whether the network gives a class to every pixel."""
+        return len(self._outputs) > 1
 
     def classify(self, images: Images, *, fit: bool = False) -> list[str]:
         """Classes of images.
@@ -93,15 +99,27 @@ class Connection:
         """The same for asyncio, in a thread."""
         return await asyncio.to_thread(self.classify, images, fit=fit)
 
-    def ask(self, images: Images, *, fit: bool = False) -> Result:
-        """Logits of images, or the classes that the server gives instead, and their cost; see `classify`."""
+    def left(self) -> int:
+        """Number of images that the pool is good for, the one that is prepared included."""
+        with self._lock:
+            client = self._connected()
+            return client.left()[0] + client.prepared
+
+    def ask(self, images: Images, *, fit: bool = False, watch: Watch | None = None) -> Result:
+        """Logits of images, or the classes that the server gives instead, and their cost; see `classify`.
+
+        Args:
+            images: As for `classify`.
+            fit: As for `classify`.
+            watch: Told of every frame between images and logits: whether it was sent, its layer, its bytes.
+        """
         batch = images if isinstance(images, Tensor) else self.about.read([Path(path) for path in images], fit=fit)
         with self._lock:
             try:
-                return self._ask(batch)
+                return self._ask(batch, watch)
             except (PeerBusyError, LostError):  # it needed the place, or was started anew
                 self._drop()
-                return self._ask(batch)
+                return self._ask(batch, watch)
             except BaseException:
                 self._drop()
                 raise
@@ -120,16 +138,19 @@ class Connection:
         """Hang up."""
         self.close()
 
-    def _ask(self, images: Tensor) -> Result:
+    def _connected(self) -> ModelClient:
         self._settle()
         if self._client is None:
             self._client = when_free(lambda: ModelClient(self._server))
-        client = self._client
+        return self._client
+
+    def _ask(self, images: Tensor, watch: Watch | None) -> Result:
+        client = self._connected()
         client.check(images)
         first = min(client.prepared, len(images))
         parts = [images[:first]] if first else []
         parts += images[first:].split(LARGEST_BATCH) if len(images) > first else []
-        results = [client.ask(part) for part in parts]
+        results = [client.ask(part, watch) for part in parts]
         self._prepare()
         return _joined(results)
 

@@ -38,6 +38,7 @@ SILENCE_SECONDS = 300.0
 SLOWEST = 1 << 16
 
 Buffer = bytes | bytearray | memoryview
+Watch = Callable[[bool, str, bytes], None]
 
 
 class RefusalError(EngineError):
@@ -70,12 +71,14 @@ class Channel:
         names: Gives a step its name in errors.
         longest: Size of the longest message that is read.
         silence: The longest silence of the peer in seconds; None for the usual one.
+        watch: Told of every frame of payload: whether it was sent, the name of its step, its bytes.
     """
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         self.peer, self.sent, self.session, self.longest = peer, 0, bytes(16), LONGEST_MESSAGE
         self.names: Callable[[int], str] = str
         self.silence: float | None = None
+        self.watch: Watch | None = None
         self._socket = connection
         self._outward = self._inward = 0
         if connection.family != socket.AF_UNIX:
@@ -95,6 +98,8 @@ class Channel:
         views = [_bytes(part) for part in parts]
         self.sent += sum(len(view) for view in views)
         self._send(step, views)
+        if self.watch is not None:
+            self.watch(True, self.names(step), b"".join(views))
 
     def receive(self, step: int, size: int) -> NDArray[np.uint8]:
         """Wait for the frame of a step that has this many bytes.
@@ -105,6 +110,8 @@ class Channel:
         """
         data = self._read(self._expect(step, size, size), step)
         self._inward += 1
+        if self.watch is not None:
+            self.watch(False, self.names(step), data.tobytes())
         return data
 
     def receive_numbers(self, step: int, shape: tuple[int, ...]) -> Tensor:
