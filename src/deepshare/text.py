@@ -1,18 +1,28 @@
 """Text formatting: tables, byte sizes, text from elsewhere, the nearest known name."""
 
 import difflib
+import textwrap
 from collections.abc import Sequence
+from itertools import zip_longest
+
+NARROWEST = 12
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int | None = None) -> str:
     """Format rows as aligned columns under a header.
 
     Args:
         header: Column titles.
         rows: Cells as text.
         align: "<" or ">" for each column.
+        width: Characters in a line. Cells of the widest columns are broken to fit, except for the first column, whose
+            names people copy.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    while width and sum(widths) + 2 * (len(widths) - 1) > width and max(widths[1:]) > NARROWEST:
+        widths[widths.index(max(widths[1:]), 1)] -= 1
+    if width:
+        rows = [line for row in rows for line in _broken(row, widths)]
 
     def line(cells: Sequence[str]) -> str:
         return "  ".join(
@@ -20,6 +30,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> s
         ).rstrip()
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+
+
+def _broken(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:
+    """Break the cells of a row into lines."""
+    cells = [textwrap.wrap(cell, size) or [""] for cell, size in zip(row, widths, strict=True)]
+    return list(zip_longest(*cells, fillvalue=""))
 
 
 def byte_size(count: int) -> str:

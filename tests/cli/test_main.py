@@ -1,6 +1,8 @@
 """Behaviour common to all verbs."""
 
+import os
 import resource
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
-from deepshare.cli import app
+from deepshare.cli import EXAMPLES, app
 from tests.cli.command import Cli
 
 COMMAND = Path(sys.executable).with_name("deepshare")
@@ -84,3 +86,25 @@ def test_a_fault_of_ours_is_a_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("deepshare.sharing.sites.find_sites", broken)
     with pytest.raises(ZeroDivisionError):
         cli("inspect", "resnet10")
+
+
+@pytest.mark.parametrize(("verb", "use"), [(verb, use) for verb, uses in EXAMPLES.items() for use in uses])
+def test_the_examples_of_help_parse(verb: str, use: str) -> None:
+    app.parse_args(shlex.split(f"{verb} {use}"), print_error=False, exit_on_error=False)
+
+
+def test_help_ends_with_examples(cli: Cli) -> None:
+    done = cli("private", "run", "--help")
+    assert done.out.rstrip().splitlines()[-2:] == [
+        "  deepshare private run digits-resnet10-192 --samples 8",
+        "  deepshare private run runs/digits -e crypten --layers",
+    ]
+
+
+def test_completion_is_installed_by_one_command(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "SHELL": "/bin/bash"}
+    command = [sys.executable, "-m", "deepshare", "--install-completion"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    written = [file for file in tmp_path.rglob("*") if file.is_file() and "deepshare" in file.read_text()]
+    assert written, done.stdout

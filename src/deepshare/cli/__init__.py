@@ -45,6 +45,40 @@ app.command(private)
 app.command(compare)
 app.command(study)
 app.command(report, usage="Usage: deepshare report [OPTIONS] RUN [RUN...]")
+app.register_install_completion_command(help="Install completion for the shell that is in use: bash, zsh or fish.")
+# At the end of a verb's --help, which lists every flag and shows none in use.
+EXAMPLES = {
+    "inspect": ["timm:resnet50", "resnet18 --json"],
+    "plan": [
+        "resnet18 --budget 6000 --out plan.json",
+        "torchvision:resnet50 --budget 1% --maxpool shared --groups stage",
+        "resnet18 --budget 6000 --cost gateshare",
+    ],
+    "export": ["resnet18 --plan plan.json --out shared.onnx", "digits-resnet10-192 --out digits.onnx"],
+    "train": [
+        "-r digits --out runs/digits",
+        "-r digits --out runs/longer --gelu.epochs 20",
+        "-r cifar100-small --data-dir DATA --dry-run",
+    ],
+    "eval": ["runs/digits", "digits-resnet10-192"],
+    "recipes": ["", "digits"],
+    "networks": ["", "digits-resnet10-192"],
+    "compare": ["--study digits", "--study fair --list", "--study fair --show"],
+    "report": ["runs/digits -o report.html"],
+    "private run": ["digits-resnet10-192 --samples 8", "runs/digits -e crypten --layers"],
+    "private keys": ["KEYS --host HOST"],
+    "private outline": ["digits-resnet10-192 network.json"],
+    "private deal": ["network.json POOLS --images 100"],
+    "private serve": ["RUN --pool POOLS/server --host 0.0.0.0 --tls KEYS/server"],
+    "private ask": ["a.png b.png --server HOST:8443 --pool POOLS/client --tls KEYS/client"],
+    "study xor": ["", "--out results/xor"],
+    "study dimension": ["runs/digits"],
+}
+for verb, uses in EXAMPLES.items():
+    named = app
+    for word in verb.split():
+        named = named[word]
+    named.help_epilogue = "\n".join(["Examples:", *(f"  deepshare {verb} {use}".rstrip() for use in uses)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from deepshare.cli.options import Json
+from deepshare.cli.options import Json, terminal_width
 
 
 def networks(
@@ -25,4 +25,4 @@ def networks(
         entries = [asdict(network) for network in found]
         print(json.dumps(entries if name is None else entries[0], indent=1))
     else:
-        print(as_table(found) if name is None else card(found[0]), end="\n" if name is None else "")
+        print(as_table(found, terminal_width()) if name is None else card(found[0]), end="\n" if name is None else "")

@@ -2,6 +2,8 @@
 
 import gc
 import re
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,6 +111,11 @@ def size_of(model: str, input_size: str | None) -> tuple[int, int, int]:
         raise DeepShareError(f"--input-size {input_size}: give channels, height and width, such as 3x32x32")
     channels, height, width = map(int, match.groups())
     return channels, height, width
+
+
+def terminal_width() -> int | None:
+    """Return the characters in a line of the terminal; None if the output goes elsewhere, where lines stay whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def check_writable(path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from deepshare.cli.options import Json
+from deepshare.cli.options import Json, terminal_width
 
 if TYPE_CHECKING:
     from deepshare.training.catalog import Finished
@@ -29,7 +29,7 @@ def recipes(
 
     rows = list_recipes()
     if not as_json:
-        print(as_table(rows))
+        print(as_table(rows, terminal_width()))
         return
     listed = [
         {"recipe": row.recipe.name, "about": row.recipe.about, "paper": row.paper, "runs": _plain(row.runs)}

@@ -97,10 +97,10 @@ def list_recipes(results: Path | None = None) -> list[Listed]:
     return [Listed(load_recipe(name), tuple(run for run in runs if run.recipe == name)) for name in names()]
 
 
-def as_table(rows: Sequence[Listed]) -> str:
-    """Format the list as a table."""
+def as_table(rows: Sequence[Listed], width: int | None = None) -> str:
+    """Format the list as a table, of at most so many characters a line."""
     cells = [(row.recipe.name, row.recipe.about, row.paper, row.status) for row in rows]
-    return table(("recipe", "what it trains", "paper", "run here"), cells, "<<<<")
+    return table(("recipe", "what it trains", "paper", "run here"), cells, "<<<<", width)
 
 
 def record(folder: str | Path) -> Finished:

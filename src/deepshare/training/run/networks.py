@@ -124,12 +124,12 @@ def checksum(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def as_table(networks: Sequence[NamedNetwork]) -> str:
-    """Format networks as a table."""
+def as_table(networks: Sequence[NamedNetwork], width: int | None = None) -> str:
+    """Format networks as a table, of at most so many characters a line."""
     cells = [
         (n.name, f"{n.gates:,} of {n.neurons:,}", n.result, byte_size(n.size), n.data, n.trained) for n in networks
     ]
-    return table(("name", "gates", "test", "size", "data", "how trained"), cells, "<>><<<")
+    return table(("name", "gates", "test", "size", "data", "how trained"), cells, "<>><<<", width)
 
 
 def card(network: NamedNetwork) -> str:
