@@ -89,7 +89,7 @@ def train(
     folder = out or Path()
     reporter = make_reporter()
     if log and not dry_run:
-        from deepshare.training.tensorboard import with_tensorboard
+        from deepshare.training.reporter import with_tensorboard
 
         reporter = with_tensorboard(reporter, folder)
     try:
