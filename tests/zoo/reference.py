@@ -47,6 +47,21 @@ def resnet18(w: Weights, x: Tensor) -> Tensor:
     return x.mean((2, 3)) @ w["fc.weight"].T + w["fc.bias"]
 
 
+def resnet26(w: Weights, x: Tensor) -> Tensor:
+    x = F.max_pool2d(bn(w, "bn1", conv(w, "conv1", x)).clamp(min=0), 3, 2, 1)
+    for stage in range(1, 5):
+        for block in range(2):
+            name = f"layer{stage}.{block}"
+            stride = 2 if stage > 1 and block == 0 else 1
+            out = bn(w, f"{name}.bn1", conv(w, f"{name}.conv1", x)).clamp(min=0)
+            out = bn(w, f"{name}.bn2", conv(w, f"{name}.conv2", out, stride)).clamp(min=0)
+            out = bn(w, f"{name}.bn3", conv(w, f"{name}.conv3", out))
+            if block == 0:
+                x = bn(w, f"{name}.shortcut.1", conv(w, f"{name}.shortcut.0", x, stride))
+            x = (out + x).clamp(min=0)
+    return x.mean((2, 3)) @ w["fc.weight"].T + w["fc.bias"]
+
+
 def wide_resnet(w: Weights, x: Tensor, blocks: int) -> Tensor:
     x = conv(w, "conv1", x)
     for stage in range(1, 4):

@@ -26,9 +26,9 @@ def test_own_networks_run_at_their_default_size(name: str) -> None:
 def test_names_with_a_depth_build_that_depth() -> None:
     relus = {
         name: sum(isinstance(module, nn.ReLU) for module in build(name, width=4).modules())
-        for name in ("resnet10", "resnet18", "resnet34")
+        for name in ("resnet10", "resnet18", "resnet26", "resnet34")
     }
-    assert relus == {"resnet10": 8, "resnet18": 16, "resnet34": 32}
+    assert relus == {"resnet10": 8, "resnet18": 16, "resnet26": 24, "resnet34": 32}
 
 
 @pytest.mark.parametrize(

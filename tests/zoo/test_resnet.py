@@ -18,6 +18,7 @@ from tests.zoo import reference
         ({"width": 16}, 32, 122_880),
         ({"channels": 1, "num_classes": 10}, 8, 30_720),
         ({"depth": 10}, 32, 245_760),
+        ({"depth": 26, "width": 16, "stem_stride": 2, "stem_pool": True}, 32, 29_824),
     ],
 )
 def test_relu_counts(arguments: dict[str, Any], size: int, neurons: int) -> None:
@@ -40,7 +41,7 @@ def test_sites_have_the_names_and_shapes_of_the_description() -> None:
     assert not sites.others
 
 
-@pytest.mark.parametrize(("depth", "sites"), [(10, 8), (18, 16), (34, 32)])
+@pytest.mark.parametrize(("depth", "sites"), [(10, 8), (18, 16), (26, 24), (34, 32)])
 def test_each_site_is_a_relu_of_its_own_that_leaves_its_input_alone(depth: int, sites: int) -> None:
     with torch.device("meta"):
         relus = [module for module in resnet18(depth=depth).modules() if isinstance(module, nn.ReLU)]
@@ -68,6 +69,13 @@ def test_equals_the_reference() -> None:
     torch.testing.assert_close(model(x), reference.resnet18(model.state_dict(), x))
 
 
+def test_bottlenecks_equal_the_reference() -> None:
+    torch.manual_seed(0)
+    model = reference.shake(resnet18(10, width=4, depth=26, stem_pool=True)).double()
+    x = torch.randn(2, 3, 32, 32, dtype=torch.double)
+    torch.testing.assert_close(model(x), reference.resnet26(model.state_dict(), x))
+
+
 @pytest.mark.parametrize(("channels", "size"), [(3, 32), (3, 64), (1, 8), (3, 33)])
 def test_takes_images_of_many_sizes(channels: int, size: int) -> None:
     model = resnet18(10, width=4, channels=channels)
@@ -83,7 +91,7 @@ def test_starts_from_he_values() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"depth": 20}, "no depth 20: give one of 10, 18, 34"),
+        ({"depth": 20}, "no depth 20: give one of 10, 18, 26, 34"),
         ({"width": 0}, "width must be a whole number of at least 1, not 0"),
         ({"num_classes": 1.5}, "num_classes must be a whole number of at least 1, not 1.5"),
         ({"channels": True}, "channels must be"),

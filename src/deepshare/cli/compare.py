@@ -52,7 +52,7 @@ def compare(
     SBATCH_ACCOUNT.
 
     Args:
-        study: The name of a study (small, fair, paper, digits) or a TOML file.
+        study: The name of a study (small, fair, pools, paper, digits) or a TOML file.
         show: Run nothing; show the results so far (--json: as JSON) and write the page and the plots.
         show_list: Run nothing; list finished, running and open runs.
         dry_run: Train one batch of every phase of every method and write nothing.

@@ -204,6 +204,7 @@ class _Own:
 OWN = {
     "resnet10": _Own(partial(resnet18, depth=10), (3, 32, 32)),
     "resnet18": _Own(resnet18, (3, 32, 32)),
+    "resnet26": _Own(partial(resnet18, depth=26), (3, 32, 32)),
     "resnet34": _Own(partial(resnet18, depth=34), (3, 32, 32)),
     "hrn-5x5x3": _Own(hybrenet, (3, 32, 32)),
     "hrn-2x5x3": _Own(partial(hybrenet, scales=(2, 5, 3), width=32), (3, 32, 32)),
@@ -267,7 +268,7 @@ def known_names(library: str | None = None) -> tuple[str, ...]:
         ModelNameError: The library is unknown or missing.
 
     >>> known_names()[:3]
-    ('resnet10', 'resnet18', 'resnet34')
+    ('resnet10', 'resnet18', 'resnet26')
     """
     if library is None:
         return tuple(OWN)

@@ -34,6 +34,9 @@ def test_the_whole_study(whole: Runner) -> None:
     assert shared.run is not None and shared.private is not None
     assert shared.run.gates == 96
     assert 0 < shared.private.rounds < cut.private.rounds  # one group compares at once
+    assert shared.private.in_a_row is not None and cut.private.in_a_row is not None
+    assert 0 < shared.private.in_a_row < cut.private.in_a_row
+    assert shared.private.dealt and shared.pool_gates is None
     assert run(whole) == []
 
 

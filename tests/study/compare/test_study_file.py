@@ -37,7 +37,7 @@ def test_all_runs_have_the_same_images_epochs_and_teacher(name: str) -> None:
         if recipe.method.name != "relu":
             assert recipe.plain is not None and teacher.plain is not None
             assert recipe.plain.model_copy(update={"model": None}) == teacher.plain
-            assert recipe.model_of("plain") == teacher.model
+            assert recipe.model_of("plain").model_copy(update={"maxpool": None}) == teacher.model
             counted = study.count_start and recipe.method.initial == "plain"
             assert epochs + (teacher.plain.epochs if counted else 0) == study.epochs
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deepshare.study.compare.outcome import RunOutcome
+from deepshare.study.compare.outcome import PrivateCost, RunOutcome
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study
-from deepshare.study.compare.tables import ablations, comparable, comparisons, orders, rows, variants
+from deepshare.study.compare.tables import ablations, comparable, comparisons, orders, private_table, rows, variants
 from tests.study.compare.made_outcomes import finished
 
 
@@ -23,6 +23,18 @@ def test_rows_are_means_over_seeds_with_their_spread(small: Study, known: dict[J
     assert found[3].cells[:3] == ("DELPHI", "1,536", "no result")
     assert found[3].to_dict()["refused"] == "delphi keeps whole layers"
     assert shared.to_dict()["accuracy_per_1000_gates"] == pytest.approx(51_000 / 1536)
+
+
+def test_costs_of_private_inference_stand_beside_the_gates_of_max_pooling(known: dict[Job, RunOutcome]) -> None:
+    pools = load_study("pools")
+    assert private_table(rows(load_study("small"), known, "subset"), "crypten") is None  # recorded by nobody then
+    cost = PrivateCost(engine="gateshare", sent=2_000_000, rounds=29, dealt=7_000_000, in_a_row=24)
+    shared = finished(pools, Job("shared", "subset", 2048), 20.0, private=cost, pool_gates=384)
+    teacher = finished(pools, Job(TEACHER, "subset"), 25.0, private=None)
+    outcomes = {outcome.job: outcome for outcome in (shared, teacher)}
+    found = private_table(rows(pools, outcomes, "subset"), "gateshare")
+    assert found is not None and found.title == "One image with gateshare, predicted"
+    assert found.lines == [("shared max-pooling at 2,048", "2,048", "384", "24", "29", "2.0 MB", "7.0 MB")]
 
 
 def test_ablations_stand_beside_the_papers(small: Study, known: dict[Job, RunOutcome]) -> None:

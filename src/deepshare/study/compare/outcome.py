@@ -15,11 +15,21 @@ from deepshare.training.recipe.schema import Section
 
 
 class PrivateCost(Section):
-    """Predicted cost of private inference of one image: bytes that each party sends, and rounds."""
+    """Predicted cost of private inference of one image.
+
+    Attributes:
+        engine: Engine that it is predicted for.
+        sent: Bytes that the busier party sends with the image.
+        rounds: Exchanges that wait for the other party.
+        dealt: Bytes before the image, from a dealer or between the parties. Early outcomes do not have it.
+        in_a_row: Layers that compare, one after the other. Early outcomes do not have it.
+    """
 
     engine: str
     sent: int
     rounds: int
+    dealt: int | None = None
+    in_a_row: int | None = None
 
 
 class RunOutcome(Section):
@@ -40,6 +50,7 @@ class RunOutcome(Section):
         private: Cost of private inference; None if the engine does not support the network.
         curve: Validation score in percent after every epoch, by phase.
         site_gates: Gates of each site in the end, including 0.
+        pool_gates: Gates of max-pooling among them, where it is made of gates.
         weights: SHA-256 checksum of its weights.
         teachers: SHA-256 checksums of the trained networks that it started or learned from, plain and gelu.
     """
@@ -58,6 +69,7 @@ class RunOutcome(Section):
     private: PrivateCost | None = None
     curve: dict[str, list[float]] | None = None
     site_gates: dict[str, int] | None = None
+    pool_gates: int | None = None
     weights: str | None = None
     teachers: dict[str, str] | None = None
 

@@ -16,6 +16,7 @@ from deepshare.study.compare.tables import (
     Table,
     ablation_table,
     comparisons,
+    private_table,
     rows,
     rows_by_images,
 )
@@ -38,7 +39,7 @@ def as_text(study: Study, outcomes: Outcomes) -> str:
     for data, found in rows_by_images(study, outcomes):
         parts.append(f"{study.data[data].title}\n\n{table(HEADER, [row.cells for row in found], ALIGN)}")
         parts += ["\n".join(notes(study, found))]
-        parts += [_text(by_phase)] if (by_phase := phases(study, outcomes, data)) else []
+        parts += [_text(more) for more in (private_table(found, study.engine), phases(study, outcomes, data)) if more]
     asked = questions(study, outcomes)
     parts += [_text(more) for more in (*([asked] if asked else []), *comparisons(study, outcomes))]
     return "\n\n".join(part for part in parts if part)
@@ -62,8 +63,8 @@ def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str], result
     for data, found in rows_by_images(study, outcomes):
         parts += [f"## {study.data[data].title}", _markdown(HEADER, [row.cells for row in found], ALIGN)]
         parts += [f"![Accuracy over gates](pareto-{data}.svg)"] if f"pareto-{data}" in figures else []
-        if by_phase := phases(study, outcomes, data):
-            parts += [f"### {by_phase.title}", _markdown(by_phase.header, by_phase.lines, by_phase.align)]
+        for more in (private_table(found, study.engine), phases(study, outcomes, data)):
+            parts += [f"### {more.title}", _markdown(more.header, more.lines, more.align)] if more else []
         parts += [f"![Accuracy over epochs](curves-{data}.svg)"] if f"curves-{data}" in figures else []
         parts += ["### Notes", "\n".join(f"- {note}" for note in said)] if (said := notes(study, found)) else []
     for more in comparisons(study, outcomes):

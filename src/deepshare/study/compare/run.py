@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from torch import nn
 
 from deepshare.errors import BudgetError, CheckpointError, RecipeError, UnsupportedModelError
-from deepshare.private.cost import predict
+from deepshare.private.cost import made, predict
 from deepshare.sharing.convert import site_gates
 from deepshare.sharing.sites import find_sites
 from deepshare.study.compare.outcome import Outcomes, PrivateCost, RunOutcome, teacher_of
@@ -242,23 +243,34 @@ def _outcome(study: Study, job: Job, workspace: Workspace, folder: Path, recipe:
     overrides = {key: value for key, value in finished.overrides.items() if value is not None and not is_path(key)}
     command = finished.command if given else shlex.join(_command(study, workspace))
     network, size = load(folder), read_weights(RunFolder(folder).model)[1].input_size
-    sites = dict.fromkeys((site.name for site in find_sites(build(recipe.model), size)), 0)
-    try:
-        online = predict(network, size, study.engine).online
-        sent = max(online.server_bytes, online.client_bytes)
-        private = PrivateCost(engine=study.engine, sent=sent, rounds=online.rounds)
-    except UnsupportedModelError:
-        private = None
+    sites = find_sites(build(recipe.model), size)
+    gates = dict.fromkeys((site.name for site in sites), 0) | site_gates(network, size)
+    pools = [site.name for site in sites if site.compares == "pool"]
     update = {
         "given": given,
         "run": finished.model_copy(update={"overrides": overrides, "command": command}),
         "searched": _searched(folder, job),
-        "private": private,
+        "private": _private(network, size, study.engine),
         "curve": _curve(folder),
-        "site_gates": sites | site_gates(network, size),
+        "site_gates": gates,
+        "pool_gates": sum(gates[name] for name in pools) if pools else None,
         "weights": _sha256(RunFolder(folder).model),
     }
     return _empty(study, job, recipe, checksum(recipe)).model_copy(update=update)
+
+
+def _private(network: nn.Module, size: tuple[int, ...], engine: str) -> PrivateCost | None:
+    try:
+        cost = predict(network, size, engine)
+    except UnsupportedModelError:
+        return None
+    return PrivateCost(
+        engine=engine,
+        sent=max(cost.online.server_bytes, cost.online.client_bytes),
+        rounds=cost.online.rounds,
+        dealt=cost.offline.dealer_bytes or made(cost),
+        in_a_row=sum(layer.part.comparisons > 0 for layer in cost.layers),
+    )
 
 
 def _curve(folder: Path) -> dict[str, list[float]]:

@@ -371,7 +371,9 @@ def recipe_of(study: Study, job: Job) -> Recipe:
     if job.method in TEACHERS:
         return recipe
     teacher = recipe_of(study, Job(TEACHER, job.data))
-    if (recipe.needs_plain or recipe.is_plain) and recipe.model_of("plain") != teacher.model:
+    # Max-pooling has no weights, so that a network with another kind of it can start from the teacher, too.
+    plain = recipe.model_of("plain").model_copy(update={"maxpool": teacher.model.maxpool})
+    if (recipe.needs_plain or recipe.is_plain) and plain != teacher.model:
         raise RecipeError(
             f"the study {study.name}, method {job.method}: its network is not the teacher's, which it starts or learns "
             "from: give the teacher's as plain.model, or none of its own"

@@ -31,6 +31,7 @@ FULL = "deepshare"
 DIVERGED = 0.5  # share of its own best below which a run counts as diverged
 ORDER_HEADER = ("gates", "the paper's order", "ours", "pairs in the paper's order")
 ABLATION_HEADER = ("", "ours", "difference", "paper", "difference")
+PRIVATE_HEADER = ("", "gates", "of max-pooling", "compared in a row", "rounds", "sent by a party", "before the image")
 VARIANT_HEADER = ("", "budget", "accuracy", "difference", "validation", "difference", "seeds, its and DeepShare's")
 
 
@@ -217,6 +218,19 @@ class Table:
     header: tuple[str, ...]
     lines: Sequence[tuple[str, ...]]
     align: str
+
+
+def private_table(found: Sequence[MethodRow], engine: str) -> Table | None:
+    """Cost of private inference by method, beside the gates of max-pooling; None where no outcome has it."""
+    lines = []
+    for row in found:
+        cost, pooled = row.outcomes[0].private, row.outcomes[0].pool_gates
+        if not row.runs or cost is None or cost.dealt is None:
+            continue
+        where = row.title if row.budget is None else f"{row.title} at {row.budget:,}"
+        counts = (row.gates, pooled or 0, cost.in_a_row or 0, cost.rounds)
+        lines.append((where, *(f"{count:,}" for count in counts), byte_size(cost.sent), byte_size(cost.dealt)))
+    return Table(f"One image with {engine}, predicted", PRIVATE_HEADER, lines, "<>>>>>>") if lines else None
 
 
 def comparisons(study: Study, outcomes: Outcomes) -> Iterator[Table]:
