@@ -114,6 +114,30 @@ def test_whoever_is_not_the_server_gets_no_half_of_it(folder: Path, dealing: Dea
         Refill(folder / "x", "client", dealing.service.address, tls_of(folder / "foreign" / "client"))
 
 
+def test_what_a_kill_or_a_power_cut_left_blocks_nobody(folder: Path, dealing: Dealing, program: Program) -> None:
+    address = dealing.service.address
+    fill(folder, "client-1", address)  # halves wait for the server
+    dealing.stop()
+    lots = {role: folder / "dealer" / role / "DeepShare client-1" / LOTS for role in ("server", "client")}
+    first = min(path.name for path in lots["server"].iterdir())
+    (lots["server"] / first).write_bytes(b"")  # named, and not yet written
+    for number in range(8):  # killed again and again while a half was written
+        (lots["client"] / f".{first}.{number}").write_bytes(b"half a half")
+    again = Dealing(folder)
+    try:
+        address = again.service.address
+        with pytest.raises(EngineError, match="a lot was damaged, and is deleted: ask again"):
+            fill(folder, "server", address)
+        assert fill(folder, "server", address) == 5
+        for name, count in (("client-1", 5), ("server", 1), ("client-1", 1)):
+            assert fill(folder, name, address) == count
+    finally:
+        again.stop()
+    assert names(folder, "client-1", program) == names(folder, "server", program)
+    assert len(names(folder, "server", program)) == 6
+    assert not list((folder / "dealer").rglob(f"{LOTS}/*")) and not list((folder / "dealer").rglob(f"{LOTS}/.*"))
+
+
 def test_two_dealings_do_not_mix(folder: Path, dealing: Dealing) -> None:
     fill(folder, "client-1", dealing.service.address)
     os.rename(folder / "dealer", folder / "old")  # noqa: PTH104 - under the running one's feet

@@ -17,6 +17,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,20 @@ from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot
 from deepshare.private.engines.gateshare.main import begin
 from deepshare.private.engines.gateshare.preprocessing import network_file
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
-from deepshare.private.engines.gateshare.preprocessing.pool import LOTS, overwrite, read_lot, write_lot
+from deepshare.private.engines.gateshare.preprocessing.pool import (
+    LOTS,
+    clear,
+    finished,
+    overwrite,
+    read_lot,
+    write_lot,
+)
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
 from deepshare.private.engines.gateshare.protocols.schedule import send_lot
 from deepshare.private.ir import outline
 from deepshare.private.remote.front_door import FrontDoor, Guest, Reply, Work
 from deepshare.private.remote.journal import Journal
-from deepshare.private.transport.channel import Channel, PeerError, RefusalError
+from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
 
 PROTOCOL = 1
@@ -65,6 +73,9 @@ class Dealership:
         self._lock = threading.Lock()
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for half in ("server", "client"):
+                for lots in (folder / half).glob(f"*/{LOTS}"):
+                    clear(lots)
             self.dealer = LotDealer(self.steps, self._secrets(folder / "dealing.json"))
         except OSError as error:
             raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
@@ -83,9 +94,9 @@ class Dealership:
     def waiting(self, role: Holder, name: str) -> Iterator[tuple[str, Path]]:
         """Halves for a party: their owners and files. The server's are those of all clients."""
         for owner in sorted(path.name for path in (self._folder / "server").glob("*")) if role == "server" else [name]:
-            for path in sorted((self._half(role, owner) / LOTS).glob("*")):
+            for path in sorted(finished(self._half(role, owner) / LOTS)):
                 held = self._half("server", owner) / LOTS / path.name
-                if len(path.name) == 2 * ID_BYTES and (role == "server" or not held.exists()):
+                if role == "server" or not held.exists():
                     yield owner, path
 
     def deal(self, name: str, have: int) -> None:
@@ -95,7 +106,7 @@ class Dealership:
             for role in ("server", "client"):
                 (self._folder / role / name / LOTS).mkdir(parents=True, exist_ok=True, mode=0o700)
             dealt = int(count.read_text()) if count.exists() else 0
-            under_way = len(list((self._half("client", name) / LOTS).glob("*")))
+            under_way = len(finished(self._half("client", name) / LOTS))
             for number in range(min(self._level - have - under_way, self._most - dealt, MOST_AT_ONCE)):
                 write_atomically(count, str(dealt + number + 1).encode(), 0o600)
                 for_server, for_client = self.dealer.deal(1)
@@ -104,9 +115,23 @@ class Dealership:
                 sync_folder(self._half("server", name) / LOTS)
                 write_lot(self._half("client", name), self.steps, for_client, "client")
 
-    def read(self, role: Holder, path: Path) -> Lot:
-        """A half that waits."""
-        return read_lot(path, self.steps, role)
+    def read(self, role: Holder, owner: str, path: Path) -> Lot:
+        """A half that waits.
+
+        Raises:
+            LaterError: A power cut has damaged it, and both halves are deleted.
+        """
+        try:
+            return read_lot(path, self.steps, role)
+        except EngineError as error:
+            for half in ("server", "client"):  # of either none was sent, or the server alone has a lot of no use
+                self.drop(self._half(half, owner) / LOTS / path.name)
+            raise LaterError("a lot was damaged, and is deleted: ask again") from error
+
+    def drop(self, path: Path) -> None:
+        """Overwrite a half and delete it; killed in between, it is no half any more."""
+        with suppress(FileNotFoundError):
+            overwrite(path.rename(path.with_name(f".{path.name}")))
 
     def _half(self, role: Holder, owner: str) -> Path:
         return self._folder / role / owner
@@ -189,10 +214,10 @@ class DealerService:
             channel.send_message({"lots": len(halves)})
             for owner, path in halves:
                 channel.send_message({"owner": owner, "images": one.images})
-                send_lot(channel, one.steps, one.read(role, path), role)
+                send_lot(channel, one.steps, one.read(role, owner, path), role)
                 if channel.receive_message().get("got") != path.name:
                     raise RefusalError("a lot was not confirmed: ask again")
-                overwrite(path)
+                one.drop(path)
             self._door.listen_to(guest, IDLE_SECONDS)
         except RefusalError as error:
             self._door.refuse(guest, error)

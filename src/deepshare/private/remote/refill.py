@@ -13,7 +13,14 @@ from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.main import begin, session_id
 from deepshare.private.engines.gateshare.preprocessing.marks import FILE, Marks
-from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, LOTS, check_party, write_about, write_lot
+from deepshare.private.engines.gateshare.preprocessing.pool import (
+    ABOUT,
+    LOTS,
+    check_party,
+    clear,
+    write_about,
+    write_lot,
+)
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_lot
 from deepshare.private.ir import outline
 from deepshare.private.remote.dealer import PROTOCOL
@@ -118,5 +125,6 @@ class Refill:
                     pass
             own: dict[str, object] = {"seed": seed} if self._party == "server" else {"images": images}
             write_about(self._pool, self._party, session, program, number_format, own)
+        clear(self._pool / LOTS)
         begin(session, steps, self._channel)
         return steps

@@ -124,6 +124,7 @@ class LotPool:
         seed: Of the masks that hide the weights; the server's alone.
         number_format: The number format.
         images: How many images it was dealt for; the client's alone.
+        folder: The party's folder.
 
     Raises:
         EngineError: There is no pool, or it is for another party, network or plan.
@@ -139,7 +140,7 @@ class LotPool:
             self.images = int(about.get("images", 0))
         except (TypeError, ValueError) as error:
             raise EngineError(f"{folder / ABOUT} is damaged: deal anew") from error
-        self._folder, self._party = folder, party
+        self.folder, self._party = folder, party
         self._marks = Marks(folder)
         self._schedule = schedule(program, self.number_format)
         there = {path.name for path in (folder / LOTS).iterdir()}
@@ -158,23 +159,23 @@ class LotPool:
             EngineError: It was used with others.
         """
         if not self._marks.bind(digest):
-            raise EngineError(f"{self._folder} was used with other weights: deal a pool for these")
+            raise EngineError(f"{self.folder} was used with other weights: deal a pool for these")
 
     def masked_weights(self) -> bytearray | None:
         """The masked weights of the server, if they are here and whole."""
-        path = self._folder / MASKED_WEIGHTS
+        path = self.folder / MASKED_WEIGHTS
         content = bytearray(path.read_bytes()) if path.exists() else bytearray()
         found, check = content[:-_CHECK_BYTES], content[-_CHECK_BYTES:]
         return found if check == _check(found) else None
 
     def keep_masked_weights(self, content: bytes) -> None:
         """Keep the masked weights: they serve all lots of the pool."""
-        write_atomically(self._folder / MASKED_WEIGHTS, content + _check(content), 0o600)
+        write_atomically(self.folder / MASKED_WEIGHTS, content + _check(content), 0o600)
 
     @property
     def name(self) -> str:
         """Name of its folder."""
-        return self._folder.name
+        return self.folder.name
 
     def names(self) -> list[bytes]:
         """Ids of the lots that are left."""
@@ -247,7 +248,7 @@ class LotPool:
         return len(lot.id) + len(lot.seed) + sum(piece.nbytes for piece in lot.pieces.values())
 
     def _path(self, name: bytes) -> Path:
-        return self._folder / LOTS / name.hex()
+        return self.folder / LOTS / name.hex()
 
     def _read(self, name: bytes) -> Lot:
         return read_lot(self._path(name), self._schedule, self._party)
@@ -343,6 +344,17 @@ class _Eraser:
 
 
 _erase = _Eraser()
+
+
+def finished(lots: Path) -> list[Path]:
+    """Lots in a folder, without what is being written or deleted."""
+    return [path for path in lots.iterdir() if not path.name.startswith(".")] if lots.exists() else []
+
+
+def clear(lots: Path) -> None:
+    """Delete what a process that was killed has left in a folder of lots; nobody else may write there."""
+    for path in lots.glob(".*"):
+        overwrite(path)
 
 
 def overwrite(path: Path) -> None:
