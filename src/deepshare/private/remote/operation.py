@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
 
@@ -16,6 +16,16 @@ from deepshare.private.remote.server import Listening
 LEVELS = ("debug", "info", "warning", "error")
 
 
+class StderrHandler(logging.Handler):
+    """Writes to stderr as it is at the time: that of the start may be closed by then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        with suppress(OSError, ValueError):  # nobody reads it any more, and clients are to be answered
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+
+
 def start_logging(level: str, *, as_json: bool) -> None:
     """Log to stderr, with time and level.
 
@@ -24,7 +34,7 @@ def start_logging(level: str, *, as_json: bool) -> None:
     """
     if level not in LEVELS:
         raise EngineError(f"--log-level {level}: take one of {', '.join(LEVELS)}")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     LOGGER.handlers[:] = [handler]
     LOGGER.setLevel(level.upper())
