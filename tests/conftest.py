@@ -16,6 +16,7 @@ import torch
 from tests.cli.command import Cli, runner
 from tests.data.layouts import write_camvid
 from tests.data.unpacked import Unpack, unpacker
+from tests.installed import environment, wheel  # noqa: F401 - fixtures
 
 GIVEN = os.environ.get("DEEPSHARE_TEST_SEED")
 SEED = int(GIVEN or 0)

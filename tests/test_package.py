@@ -2,10 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -13,41 +9,10 @@ import numpy as np
 import pytest
 
 import deepshare
+from tests.installed import ROOT, run
 
-ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 pytestmark = pytest.mark.xdist_group("wheel")  # one worker, so that the wheel is built once
-
-
-def run(*command: str | Path, folder: Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, folder=folder)
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment with the wheel; the libraries that it depends on are lent by this one, not downloaded again.
-
-    The folder of this environment is only put on the path: its own .pth files, and with them the editable install of
-    the package under test, are not read.
-    """
-    folder = tmp_path_factory.mktemp("empty") / "venv"
-    run(sys.executable, "-m", "venv", "--without-pip", folder, folder=ROOT)
-    python = folder / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, folder=ROOT)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder / "bin"
 
 
 def test_everything_in_the_source_is_in_the_wheel(wheel: Path) -> None:
