@@ -98,10 +98,10 @@ def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -
         dealt = cli("private", *more)
         assert "statistical distance of the server's views of any two images: below 2^-" in dealt.out
         assert "server-2 is there" in cli("private", "pool", "add", tmp_path / "stock", tmp_path / "more/server").out
-        for pool in ("more/client", "pools/client-1"):
+        for pool, warned in (("more/client", True), ("pools/client-1", False)):
             again = cli("private", "ask", pictures[0], *where, "--pool", tmp_path / pool, "--json")
             assert again.code == 0, again.err
-        assert "the pool is good for 1 more of 4" not in again.err
+            assert ("for client has 0 of 1 images left, 5% or less: deal more" in again.err) == warned
     left = json.loads(cli("private", "pool", "status", tmp_path / "stock", "--json").out)
     assert {(row["pool"], row["owner"]): row["left"] for row in left} == {
         ("server", "client-1"): 1,

@@ -241,10 +241,8 @@ def ask(
         if client.offer.program.hides_scores:
             note(f"the server gives {describe_answer(client.offer.program)}, without logits")
         result = client.ask(batch)
-        if client.offer.uses_pools:
-            left, dealt = client.left()
-            if left * 5 <= dealt:
-                note(f"the pool is good for {left:,} more of {dealt:,} images: deal more")
+        if client.offer.uses_pools and (warning := client.low()):
+            note(warning)
         show(result, client.offer.about, [str(path) for path in images], layers, as_json, out)
 
     ask_when_free(asked, use)

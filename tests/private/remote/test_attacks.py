@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from deepshare.errors import DeepShareError, EngineError
-from deepshare.private.engines.gateshare.preprocessing.pool import LOTS
+from deepshare.private.engines.gateshare.preprocessing.pool import LOTS, LotPool
 from deepshare.private.engines.gateshare.server import MOST_ROUNDS
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
@@ -26,7 +26,7 @@ from deepshare.private.remote import front_door
 from deepshare.private.remote.client import Server, connected, read_offer
 from deepshare.private.remote.session import PROTOCOL
 from deepshare.private.remote.tls import make_keys
-from deepshare.private.transport.channel import HEADER, MESSAGE, Channel, PeerError, reach
+from deepshare.private.transport.channel import HEADER, MESSAGE, Channel, PeerBusyError, PeerError, reach
 from deepshare.private.transport.tls import Tls, tls_of
 from tests.private.engines.gateshare.damaged_messages import changed
 from tests.private.remote.attacked import SIZE, deal, network
@@ -296,13 +296,14 @@ def test_a_certificate_must_name_the_host(running: Running, folder: Path) -> Non
         connected(server(f"localhost:{port}", folder / "client-1", tls)).__enter__()
 
 
-def offer_of(program: Program) -> dict[str, object]:
+def offer_of(program: Program, *dealings: str) -> dict[str, object]:
     return {
         "protocol": PROTOCOL,
         "engine": "gateshare",
         "options": {"dealer": "pool"},
         "outline": outline.dump(program),
         "about": about(program).model_dump(mode="json"),
+        "dealings": list(dealings),
     }
 
 
@@ -384,7 +385,11 @@ def test_a_damaged_outline_is_an_error_of_one_line_or_none(content: dict[str, ob
 def test_a_pool_decides_which_network_is_asked(program: Program, folder: Path) -> None:
     """Before anything of the offer is read."""
     asked = Server(address="localhost:1", pool=folder / "client-1", engine="gateshare")
-    assert read_offer(offer_of(program), asked).program.comparisons == program.comparisons
+    with closing(LotPool(folder / "client-1", "client", program)) as pool:
+        good = offer_of(program, "00", pool.session.hex())
+    assert read_offer(good, asked).program.comparisons == program.comparisons
+    with pytest.raises(PeerBusyError, match="is not the server that your pool was dealt for"):
+        read_offer(offer_of(program, "00"), asked)
     with pytest.raises(EngineError, match="offers another network than your pool was dealt for: nothing was sent"):
         read_offer(offer_of(program) | {"outline": json.dumps(HOSTILE[0])}, asked)
     with pytest.raises(EngineError, match="does not use engine gateshare"):

@@ -1,6 +1,7 @@
 """Mutated frames: through the parser alone, and through real sessions of a server, which goes on."""
 
 import json
+import os
 import random
 import socket
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.soak import mutated
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
@@ -41,25 +43,6 @@ class Script(socket.socket):
         return len(piece)
 
 
-def mutated(data: bytes, drawn: random.Random) -> bytes:
-    """Bytes of which some are others, missing, twice there, or extremes."""
-    result = bytearray(data)
-    for _ in range(drawn.randint(1, 4)):
-        at = drawn.randrange(len(result) + 1)
-        match drawn.randrange(5):
-            case 0 if at < len(result):
-                result[at] = drawn.randrange(256)
-            case 1:
-                del result[at : at + drawn.randint(1, 40)]
-            case 2:
-                result[at:at] = drawn.randbytes(drawn.randint(1, 40))
-            case 3:
-                result[at : at + 8] = b"\xff" * 8
-            case _:
-                result[at:at] = result[at : at + 64]
-    return bytes(result)
-
-
 def frames() -> bytes:
     """A message, and payload of 64 bytes for step 3."""
     body = json.dumps({"images": 1, "lots": ["ab" * 16], "session": "cd" * 16}).encode()
@@ -69,19 +52,26 @@ def frames() -> bytes:
 
 @pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_mutated_frames_through_the_parser(count: int) -> None:
-    drawn, whole, passed = random.Random(3), frames(), 0
-    for _ in range(count):
+    drawn, whole, passed, memory = random.Random(3), frames(), 0, 0.0
+    for number in range(count):
         with Script(mutated(whole, drawn)) as end:
             channel = Channel(end, "client")
             with suppress(EngineError, ConnectionError):  # whatever else it raises is a fault
                 assert isinstance(channel.receive_message(), dict)
                 assert len(channel.receive(3, 64)) == 64
                 passed += 1
+        if number == count // 10:  # warm
+            memory = megabytes()
     assert 0 < passed < count / 2
+    assert megabytes() < memory * 1.1
 
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def megabytes() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +100,10 @@ def test_mutated_frames_through_real_sessions(running: Running, program: Program
     request = json.dumps(wish(program, pools / "client-1")).encode()
     hello = json.dumps({"protocol": 3}).encode()
     follows = json.dumps({"offsets": True}).encode()
-    before, opened = threading.active_count(), descriptors()
+    before, opened, memory = threading.active_count(), descriptors(), 0.0
     for number in range(count):
+        if number == count // 10:  # warm
+            memory = megabytes()
         if number % max(50, count // 20) == 0:
             with connected(server(running.address, pools / "client-2")) as client:
                 assert client.ask(torch.randn(1, *SIZE)).logits.shape == (1, 5)
@@ -138,4 +130,5 @@ def test_mutated_frames_through_real_sessions(running: Running, program: Program
         threading.Event().wait(0.1)
     assert running.listening.sessions == 0
     assert threading.active_count() <= before + 1 and descriptors() <= opened + 4
+    assert megabytes() < memory * 1.1
     assert not any("its part failed" in line for line in running.said)

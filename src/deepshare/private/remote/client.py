@@ -2,6 +2,7 @@
 
 import hashlib
 import ipaddress
+import random
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +46,10 @@ class LostError(EngineError):
     """The connection to the server was lost."""
 
 
+class AbsentError(EngineError):
+    """No server listens there, for now."""
+
+
 @dataclass(frozen=True)
 class Offer:
     """A server's description of itself.
@@ -54,12 +59,14 @@ class Offer:
         options: Options of the engine.
         program: An outline.
         about: Description of its images.
+        dealings: Ids of the dealings that it has pools of.
     """
 
     engine: Engine
     options: dict[str, str]
     program: Program
     about: About
+    dealings: frozenset[str]
 
     @property
     def uses_pools(self) -> bool:
@@ -147,9 +154,13 @@ class ModelClient:
             self._client().prepare(self._channel, count)
             self.prepared = count
 
-    def left(self) -> tuple[int, int]:
-        """Number of images that the pool is good for, and was good for at first."""
+    def left(self) -> int:
+        """Number of images that the pool is good for."""
         return self._client().left()
+
+    def low(self) -> str:
+        """A line if the pool is low, or nothing."""
+        return self._client().low()
 
     def ask(self, images: Tensor, watch: Watch | None = None) -> Result:
         """Classify images with the server's network; the server never sees them.
@@ -201,7 +212,7 @@ class ModelClient:
                 raise EngineError(
                     "the server uses what was dealt beforehand: give your pool of the same dealing with --pool"
                 )
-            self._hosted = preprocessing.client(self.offer.program, pool)
+            self._hosted = preprocessing.client(self.offer.program, pool, self.offer.dealings)
         return self._hosted
 
     def _ask_apart(self, images: Tensor) -> Result:
@@ -259,16 +270,23 @@ def ask_when_free(server: Server, use: Callable[[ModelClient], Answer]) -> Answe
     return when_free(once)
 
 
-def when_free(ask: Callable[[], Answer]) -> Answer:
-    """Ask a server; one that is busy, or another one than the pool's, is tried again for a while."""
+def when_free(ask: Callable[[], Answer], *, restarted: bool = False) -> Answer:
+    """Ask a server; one that is busy, or another one than the pool's, is tried again for a while.
+
+    Args:
+        ask: Asks once.
+        restarted: Whether to wait for one that is absent, too, since it was there before.
+    """
+    passing = (PeerBusyError, AbsentError) if restarted else PeerBusyError
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return ask()
-        except PeerBusyError:
+        except passing:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.2)
+            # Not in step with others: behind a balancer that takes turns each could meet the other's server for ever.
+            time.sleep(random.uniform(0.05, 0.35))
 
 
 def _is_here(host: str) -> bool:
@@ -301,7 +319,7 @@ def _opened(server: str, tls: Tls | None) -> Channel:
         raise EngineError(f"{server}: no TLS with it ({error.reason or error}): {cure}") from error
     except OSError as error:
         why = error.strerror or "no answer"
-        raise EngineError(f"no server at {server} ({why}): start deepshare private serve there") from error
+        raise AbsentError(f"no server at {server} ({why}): start deepshare private serve there") from error
 
 
 def _port(message: Message) -> int:
@@ -320,12 +338,15 @@ def read_offer(message: Message, server: Server) -> Offer:
         server: The server as it was asked.
 
     Raises:
+        PeerBusyError: It is another server than that of the pool, as behind a balancer.
         EngineError: It is damaged, or something else.
     """
     if message.get("protocol") != PROTOCOL:
         raise EngineError(f"the server does not speak protocol {PROTOCOL}: install the same deepshare on both sides")
     try:
         return _read(message, server)
+    except PeerBusyError:
+        raise
     except DeepShareError as error:
         raise EngineError(printable(str(error))) from error
     except Exception as error:  # whatever a hostile server makes up
@@ -339,6 +360,7 @@ def _read(message: dict[str, Any], server: Server) -> Offer:
     engine = find_engine(str(name)[:40])
     options = {str(key): str(value) for key, value in list(message["options"].items())[:MOST_OPTIONS]}
     preprocessing = engine.preprocessing
+    dealings = frozenset(map(str, message["dealings"]))
     if server.pool is not None:
         if preprocessing is None or options != preprocessing.options:
             raise EngineError(
@@ -348,10 +370,15 @@ def _read(message: dict[str, Any], server: Server) -> Offer:
         digest = hashlib.sha256(str(message["outline"]).encode()).hexdigest()
         if digest not in preprocessing.networks(server.pool, "client"):
             raise EngineError("the server offers another network than your pool was dealt for: nothing was sent")
+        if not preprocessing.dealings(server.pool) & dealings:
+            raise PeerBusyError(
+                f"{server.address} is not the server that your pool was dealt for: ask that one, or add the other half "
+                "of the dealing to its pools"
+            )
     program = outline.parse(message["outline"])
     about = About.model_validate(message["about"])
     if len(about.classes) != program.classes or about.size != program.input_size:
         raise EngineError("the server's offer contradicts itself: install the same deepshare on both sides")
     check_installed(engine)
     engine.check(program, options)
-    return Offer(engine, options, program, about)
+    return Offer(engine, options, program, about, dealings)

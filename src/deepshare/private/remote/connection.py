@@ -141,7 +141,7 @@ class Connection:
     def _connected(self) -> ModelClient:
         self._settle()
         if self._client is None:
-            self._client = when_free(lambda: ModelClient(self._server))
+            self._client = when_free(lambda: ModelClient(self._server), restarted=True)
         return self._client
 
     def _ask(self, images: Tensor, watch: Watch | None) -> Result:
@@ -159,10 +159,9 @@ class Connection:
         client = self._client
         if not self._ahead or client is None:
             return
-        left, dealt = client.left()
-        if left * 5 <= dealt:
-            LOGGER.warning("the pool is good for %d of %d images: deal more", left, dealt)
-        if left:
+        if warning := client.low():
+            LOGGER.warning("%s", warning)
+        if client.left():
             self._preparing = self._worker.submit(client.prepare, 1)
 
     def _settle(self) -> None:

@@ -350,6 +350,9 @@ class FrontDoor:
             if len(data) == wanted > HEADER.size:
                 break
             more = guest.socket.recv(wanted - len(data))
+            if not more and guest.state is not None and not data:  # it has all that it wanted
+                self._drop(guest, "")
+                return
             if not more:
                 raise ConnectionError("it hung up")
             data += more

@@ -148,7 +148,7 @@ class Listening(Collector):
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._first = next(iter(server.networks))
-        self._offers = {name: json.dumps(self._offer(network)).encode() for name, network in server.networks.items()}
+        self._offers = {name: self._offer(network) for name, network in server.networks.items()}
         self._digests = {name: outline.digest(network.program) for name, network in server.networks.items()}
         context = None if server.tls is None else server.tls.server_context()
         self._door = FrontDoor(listener, context, heard=self._heard, left=self._leave, make_channel=self._make_channel)
@@ -246,7 +246,8 @@ class Listening(Collector):
         if not isinstance(name, str) or name not in self._offers:
             raise RefusalError(f"there is no such network here: name one of {', '.join(self._offers)}")
         guest.state = Visit(name)
-        body = self._offers[name]
+        host = self._hosts[name]
+        body = json.dumps(self._offers[name] | {"dealings": [] if host is None else host.dealings}).encode()
         return Reply((guest.channel.message_header(len(body)), body), IDLE_SECONDS)
 
     def _check(self, visit: Visit, wish: Message) -> None:

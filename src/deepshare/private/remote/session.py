@@ -2,7 +2,7 @@
 
 A client and a server speak on one connection. First they agree:
 
-    client: {"protocol", "network"}       server: {"protocol", "engine", "options", "outline", "about"}
+    client: {"protocol", "network"}       server: {"protocol", "engine", "options", "outline", "about", "dealings"}
     client: {"images", "outline", ...}    server: {"start", ...}
 
 With an engine that hosts many clients the inference follows on the same connection, and at its end the server's account

@@ -1,7 +1,7 @@
 """The interface of an engine: its tasks, its measurements, the registry of all engines, and checks that they share."""
 
 import socket
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, util
 from pathlib import Path
@@ -106,6 +106,10 @@ class Session(Protocol):
 class Host(Protocol):
     """The server's side of an engine that answers many clients at once."""
 
+    @property
+    def dealings(self) -> list[str]:
+        """Ids of the dealings that it has pools of."""
+
     def channel(self, connection: socket.socket) -> Channel:
         """The channel of a client's connection."""
 
@@ -142,8 +146,11 @@ class HostedClient(Protocol):
     def close(self) -> None:
         """Close its pool."""
 
-    def left(self) -> tuple[int, int]:
-        """Number of images that its pool is good for, and was good for at first."""
+    def left(self) -> int:
+        """Number of images that its pool is good for."""
+
+    def low(self) -> str:
+        """A line if its pool is low, or nothing."""
 
     def prepare(self, channel: Channel, count: int) -> None:
         """Do all that can be done before so many images are there."""
@@ -223,6 +230,13 @@ class Preprocessing(Protocol):
             EngineError: There is none of this party.
         """
 
+    def dealings(self, folder: Path) -> set[str]:
+        """Ids of the dealings of a client's pool, or of the pools in a folder: of those with lots left, if there are.
+
+        Raises:
+            EngineError: There is none.
+        """
+
     def host(self, program: Program, pools: Sequence[Path]) -> Host:
         """The server's side: answers many clients at once with pools, or folders of pools.
 
@@ -230,8 +244,8 @@ class Preprocessing(Protocol):
             EngineError: Nobody could be answered.
         """
 
-    def client(self, program: Program, pool: Path) -> HostedClient:
-        """The client's side, with its pool or a folder of pools.
+    def client(self, program: Program, pool: Path, dealings: Collection[str]) -> HostedClient:
+        """The client's side, with its pool or a folder of pools; of several it takes one of these dealings.
 
         Raises:
             EngineError: The pool is for something else.

@@ -1,6 +1,6 @@
 """Engine gateshare: the gate-sharing protocol, with one message each way per activation and none for linear layers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -60,11 +60,18 @@ class DealerPools:
 
         return SessionHost(program, pools)
 
-    def client(self, program: Program, pool: Path) -> HostedClient:
+    def dealings(self, folder: Path) -> set[str]:
+        """Dealings of the client's pools."""
+        from deepshare.private.engines.gateshare.preprocessing.stock import levels
+
+        found = [level for level in levels(folder) if level.party == "client"]
+        return {level.dealing for level in found if level.left} or {level.dealing for level in found}
+
+    def client(self, program: Program, pool: Path, dealings: Collection[str]) -> HostedClient:
         """Ask such a server, with the client's pool."""
         from deepshare.private.engines.gateshare.hosted_client import PoolClient
 
-        return PoolClient(program, pool)
+        return PoolClient(program, pool, dealings)
 
 
 class Gateshare:

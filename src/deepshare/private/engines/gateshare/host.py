@@ -68,11 +68,11 @@ class SessionHost:
 
     def __init__(self, program: Program, pools: Sequence[Path]) -> None:
         self._program, self._folders = program, pools
-        self.dealings: dict[bytes, HostedDealing] = {}
+        self._dealings: dict[bytes, HostedDealing] = {}
         self._known: set[Path] = set()
         self._warned: dict[tuple[str, str], float] = {}
         self.refresh()
-        if not self.dealings:
+        if not self._dealings:
             raise EngineError(
                 "gateshare serves what was dealt beforehand for this network and this --answer: give such a pool with "
                 "--pool"
@@ -90,6 +90,11 @@ class SessionHost:
                     self._add(path)
                     said.append(f"pool {path.name} added")
         return said + self._low()
+
+    @property
+    def dealings(self) -> list[str]:
+        """Ids of its dealings."""
+        return [session.hex() for session in list(self._dealings)]
 
     def levels(self) -> list[tuple[str, str, int, int]]:
         """Levels of all pools."""
@@ -111,7 +116,7 @@ class SessionHost:
     def _add(self, folder: Path) -> None:
         dealing = HostedDealing(LotPool(folder, "server", self._program), self._program)
         self._known.add(folder)
-        self.dealings[dealing.setup.session] = dealing
+        self._dealings[dealing.setup.session] = dealing
 
     def channel(self, connection: socket.socket) -> Channel:
         """A channel that takes turns with the others."""
@@ -136,7 +141,7 @@ class SessionHost:
         return HostedSession(self, dealing, channel, self._turns, self._threads)
 
     def _named(self, request: Mapping[str, Any]) -> tuple[HostedDealing, list[bytes]]:
-        dealing = self.dealings.get(session_id(dict(request)))
+        dealing = self._dealings.get(session_id(dict(request)))
         if dealing is None:
             raise LaterError("this server has no pool of the client's dealing: add it, or ask the server that has")
         return dealing, candidates(request)

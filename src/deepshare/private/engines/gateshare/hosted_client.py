@@ -1,5 +1,6 @@
 """The client of a session host, in this process: its pool, and the session that it keeps."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from deepshare.private.engines.gateshare.main import (
     session_id,
 )
 from deepshare.private.engines.gateshare.preprocessing.pool import LotPool, pools_in
+from deepshare.private.engines.gateshare.preprocessing.stock import levels
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome
@@ -31,14 +33,15 @@ class PoolClient:
     Args:
         program: The outline.
         folder: The client's pool, or a folder of several; the first with lots left is used.
+        dealings: Ids of the dealings that the server has.
 
     Raises:
         EngineError: It is no pool of this network.
     """
 
-    def __init__(self, program: Program, folder: Path) -> None:
+    def __init__(self, program: Program, folder: Path, dealings: Collection[str]) -> None:
         self._program = program
-        self._pool = _chosen(folder, program)
+        self._pool = _chosen(folder, program, dealings)
         self._session: ClientSession | None = None
         self._prepared: list[ClientMaterial] = []
 
@@ -51,9 +54,13 @@ class PoolClient:
         """Close its pool."""
         self._pool.close()
 
-    def left(self) -> tuple[int, int]:
-        """Images that are left, and that were dealt."""
-        return self._pool.left(), self._pool.images
+    def left(self) -> int:
+        """Images that are left."""
+        return self._pool.left()
+
+    def low(self) -> str:
+        """A line if the pool is low."""
+        return "; ".join(level.warning for level in levels(self._pool.folder) if level.warning)
 
     def prepare(self, channel: Channel, count: int) -> None:
         """Agree on lots, and do the first inference's offline phase."""
@@ -112,9 +119,10 @@ class PoolClient:
             raise EngineError("the server does not say which lots are spent: install the same deepshare") from error
 
 
-def _chosen(folder: Path, program: Program) -> LotPool:
-    """The first pool of a network that has lots left."""
+def _chosen(folder: Path, program: Program, dealings: Collection[str]) -> LotPool:
+    """The first pool of a network and a server that has lots left."""
     found, digest = pools_in(folder, "client"), outline.digest(program)
-    paths = [path for path, about in found if about.get("outline") == digest] or [found[0][0]]
+    mine = [path for path, about in found if about.get("outline") == digest and about.get("session") in dealings]
+    paths = mine or [found[0][0]]
     pools = [LotPool(path, "client", program) for path in paths]
     return next((pool for pool in pools if pool.left()), pools[0])

@@ -57,6 +57,11 @@ class Stock:
     rate: float
 
     @property
+    def lots(self) -> int:
+        """Lots that were ever here."""
+        return self.fresh + self.used + self.unusable + self.doubted
+
+    @property
     def left(self) -> int:
         """Images that it can still ask."""
         return self.fresh if self.images is None else max(0, min(self.images - self.used, self.fresh + self.doubted))

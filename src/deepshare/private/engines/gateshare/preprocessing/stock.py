@@ -23,6 +23,7 @@ class Level:
     Attributes:
         pool: Name of the pool's folder.
         party: Whose pool it is.
+        dealing: Id of its dealing.
         stock: The counts.
         left: Images that can still be asked.
         dealt: Images that were dealt.
@@ -30,6 +31,7 @@ class Level:
 
     pool: str
     party: str
+    dealing: str
     stock: Stock
     left: int
     dealt: int
@@ -43,13 +45,20 @@ class Level:
     def warning(self) -> str:
         """A line if it is low, or nothing."""
         whose = f" for {self.stock.owner}" if self.stock.owner else ""
-        said = f"pool {self.pool}{whose} has {self.left:,} of {self.dealt:,} images left"
+        said = f"pool {self.pool}{whose} has {self.promised:,} of {self.dealt:,} images left"
         return f"{said}, {self.low:.0%} or less: deal more" if self.low < 1 else ""
 
     @property
     def low(self) -> float:
         """The smallest of `LOW` that it has fallen to; 1 if none."""
-        return min([share for share in LOW if self.left <= share * self.dealt], default=1.0)
+        return min([share for share in LOW if self.promised <= share * self.dealt], default=1.0)
+
+    @property
+    def promised(self) -> int:
+        """Images that can be asked with what is here, and with what a dealer that runs has not dealt yet."""
+        stock = self.stock
+        fed = stock.images is not None and stock.lots < stock.images
+        return self.dealt - stock.used if fed else self.left
 
     def cells(self) -> tuple[str, ...]:
         """As a row of a table."""
@@ -75,27 +84,27 @@ def levels(folder: Path) -> list[Level]:
     Raises:
         EngineError: There is none.
     """
-    found: list[Level] = []
     parties: tuple[Holder, Holder] = ("server", "client")
+    pools: list[tuple[Path, Holder, dict[str, str]]] = []
     for party in parties:
         with suppress(EngineError):
-            for path, about in pools_in(folder, party):
-                found.extend(_of(path, party, about))
-    if not found:
+            pools += [(path, party, about) for path, about in pools_in(folder, party)]
+    if not pools:
         raise EngineError(f"there is no finished pool in {folder}: make one with deepshare private deal")
-    return found
+    return [level for one in pools for level in _of(*one)]
 
 
 def _of(path: Path, party: Holder, about: dict[str, Any]) -> Iterator[Level]:
+    dealing = str(about.get("session", ""))
     with closing(Marks(path)) as marks:
         stocks = marks.stock()
     for stock in stocks:
         if party == "server" or stock.images is not None:
-            yield Level(path.name, party, stock, stock.left, stock.dealt)
+            yield Level(path.name, party, dealing, stock, stock.left, stock.dealt)
         else:  # a client's pool of an earlier version
             images = int(about.get("images", 0))
             left = max(0, min(images - stock.used, stock.fresh + stock.doubted))
-            yield Level(path.name, party, stock, left, images)
+            yield Level(path.name, party, dealing, stock, left, images)
 
 
 def move_pool(new: Path, folder: Path) -> Path:
