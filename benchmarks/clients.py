@@ -1,41 +1,58 @@
 """Throughput and memory of one gateshare server with many concurrent clients.
 
-    python benchmarks/clients.py                         # 1, 4 and 16 clients of ResNet-18 of width 16, 1,536 gates
+    python benchmarks/clients.py                         # 1, 4, 16 and 64 clients of ResNet-18 of width 16, 1,536 gates
+    python benchmarks/clients.py --dealer                # a dealer deals beside, in the place of pools dealt before
     python benchmarks/clients.py --clients 8 --images 10 --json
 
 The server and each client are processes that share the cores of this machine, so the figures include the clients' own
-work (all their offline products): a server whose clients have their own machines is faster. Each client sends one image
-after the other, in one session. "online" is the median time from an image to its logits.
+work (all their offline products), with `--dealer` the dealer's too: a server whose clients have their own machines is
+faster. Each client sends one image after the other, in one session over TLS. "online" is the median time from an image
+to its logits. "convolutions" is the server's time in linear layers for an image, and "times" how many of these pass
+for each image that is answered.
 """
 
 import argparse
 import json
-import os
+import multiprocessing
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from deepshare import plan, share, zoo
 from deepshare.data.images import About
+from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
-from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
+from deepshare.private.engines.gateshare.lot import Holder
+from deepshare.private.engines.gateshare.preprocessing import network_file
+from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, LotPool, write_pools
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import Server, connected
+from deepshare.private.remote.dealer import DealerService, Dealership
 from deepshare.private.remote.operation import start_logging
+from deepshare.private.remote.refill import Refill
 from deepshare.private.remote.server import ModelServer, Network
+from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.party import free_ports
+from deepshare.private.transport.tls import tls_of
 
-SIZE, GATES = (3, 32, 32), 1_536
-POOL = {"dealer": "pool"}
+SIZE, GATES, HOST = (3, 32, 32), 1_536, "127.0.0.1"
+# Lots that a client has beforehand, and its dealer keeps it at.
+LEVEL = 4
+# Imported once for all processes.
+PRELOAD = [name for name in sys.modules if name.startswith(("torch", "deepshare.", "numpy"))]
 
 
 @dataclass(frozen=True)
@@ -48,26 +65,39 @@ class Row:
     images_a_second: float
     online: float
     slowest_online: float
+    convolutions: float
+    times: float
     server_megabytes: float
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--images", type=int, default=8, help="that each client asks")
+    parser.add_argument("--dealer", action="store_true", help="deal while they ask, over TLS")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="two clients, one image each: to see that it works")
+    parser.add_argument("--tiny", action="store_true", help="two clients, two images each: to see that it works")
     options = parser.parse_args()
     if options.tiny:
-        options.clients, options.images = [2], 1
-    rows = [measure(clients, options.images) for clients in options.clients]
+        options.clients, options.images = [2], 2
+    rows = [measure(clients, options.images, options.dealer) for clients in options.clients]
     if options.json:
         print(json.dumps([asdict(row) for row in rows]))
         return
-    print(f"{'clients':>8}{'images':>8}{'images/s':>10}{'online':>9}{'slowest':>9}{'server MB':>11}")
+    heads = ("clients", "images", "images/s", "online", "slowest", "convolutions", "times", "server MB")
+    print("".join(f"{head:>14}" for head in heads))
     for row in rows:
-        times = f"{row.images_a_second:>10.2f}{row.online:>8.2f}s{row.slowest_online:>8.2f}s"
-        print(f"{row.clients:>8}{row.images:>8}{times}{row.server_megabytes:>11.0f}")
+        cells = (
+            f"{row.clients}",
+            f"{row.images}",
+            f"{row.images_a_second:.2f}",
+            f"{row.online:.2f} s",
+            f"{row.slowest_online:.2f} s",
+            f"{row.convolutions:.3f} s",
+            f"{row.times:.2f}",
+            f"{row.server_megabytes:.0f}",
+        )
+        print("".join(f"{cell:>14}" for cell in cells))
 
 
 def network() -> Program:
@@ -77,77 +107,118 @@ def network() -> Program:
     return translate(share(model, plan(model, SIZE, GATES), start="uniform"), SIZE)
 
 
-def measure(clients: int, images: int) -> Row:
+def measure(clients: int, images: int, with_dealer: bool) -> Row:
     """Deal, start the server and all clients, and wait for them."""
-    program = network()
-    with tempfile.TemporaryDirectory() as folder:
-        pools = Path(folder)
-        write_pools(pools, program.outline(), calibrate(program), images, lambda *_: None, clients)
-        with ExitStack() as stack:
-            server = _start(stack, "serve", pools / "server")
-            address = _line(server)
-            names = ["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)]
-            asking = [_start(stack, "ask", pools / name, address, str(images)) for name in names]
-            for process in asking:
-                _line(process)
-            started = time.perf_counter()
-            for process in asking:
-                print(file=process.stdin, flush=True)
-            times = [seconds for process in asking for seconds in json.loads(_line(process))]
-            took = time.perf_counter() - started
-            status = Path(f"/proc/{server.pid}/status").read_text()
-    peak = re.search(r"VmHWM:\s+(\d+)", status)
-    megabytes = int(peak[1]) / 1e3 if peak else float("nan")
-    count = clients * images
-    return Row(clients, count, took, count / took, statistics.median(times), max(times), megabytes)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    names = ["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)]
+    with tempfile.TemporaryDirectory() as where, ExitStack() as stack:
+        folder, (port, dealer) = Path(where), free_ports(HOST, 2)
+
+        def start(run: Callable[..., None], *arguments: Any) -> tuple[Connection, int | None]:
+            own, other = context.Pipe()
+            process = context.Process(target=run, args=(folder, *arguments, other), daemon=True)
+            process.start()
+            stack.callback(process.join)
+            stack.callback(process.kill)
+            return own, process.pid
+
+        make_keys(folder / "keys", [HOST], clients)
+        if with_dealer:
+            network_file.write(folder / "network.json", network())
+            start(deal, dealer, images)
+            start(refill, dealer, "server")
+            while not (folder / "pools" / "server" / ABOUT).exists():
+                time.sleep(0.1)
+        else:
+            program = network()
+            write_pools(folder / "pools", program.outline(), calibrate(program), images, lambda *_: None, clients)
+        served, server = start(serve, port)
+        served.recv()
+        asking = [start(ask, port, dealer if with_dealer else None, name, images)[0] for name in names]
+        for one in asking:
+            one.recv()
+        started = time.perf_counter()
+        for one in asking:
+            one.send(None)
+        times = [seconds for one in asking for seconds in one.recv()]
+        took = time.perf_counter() - started
+        peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server}/status").read_text())
+    online, convolutions = ([pair[place] for pair in times] for place in (0, 1))
+    count, linear = clients * images, statistics.median(convolutions)
+    return Row(
+        clients=clients,
+        images=count,
+        seconds=took,
+        images_a_second=count / took,
+        online=statistics.median(online),
+        slowest_online=max(online),
+        convolutions=linear,
+        times=took / count / linear,
+        server_megabytes=int(peak[1]) / 1e3 if peak else float("nan"),
+    )
 
 
-def _start(stack: ExitStack, *arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, *map(str, arguments)]
-    # One thread per client: even one core is more than its share here.
-    threads = {} if arguments[0] == "serve" else {"OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **threads}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    stack.callback(process.wait)
-    stack.callback(process.kill)
-    return process
+def deal(folder: Path, port: int, images: int, _: Connection) -> None:
+    """Run the dealer's process."""
+    dealership = Dealership(folder / "dealer", folder / "network.json", level=min(LEVEL, images), images=images)
+    tls = tls_of(folder / "keys" / "server")
+    DealerService(dealership, f"{HOST}:{port}", tls, "DeepShare server").run()
 
 
-def _line(process: subprocess.Popen[str]) -> str:
-    line = process.stdout.readline() if process.stdout else ""
-    if not line:
-        raise SystemExit("a process ended; its output is above")
-    return line.strip()
+def refill(folder: Path, port: int, name: str, _: Connection | None = None) -> None:
+    """Keep a pool full; in a process, or in a thread of a client."""
+    party: Holder = "server" if name == "server" else "client"
+    while True:
+        with suppress(EngineError):
+            one = Refill(folder / "pools" / name, party, f"{HOST}:{port}", tls_of(folder / "keys" / name))
+            with closing(one):
+                one.keep_full(0.1)
+        time.sleep(0.1)
 
 
-def serve(pool: str) -> None:
-    """Run the server process."""
+def serve(folder: Path, port: int, ready: Connection) -> None:
+    """Run the server's process."""
     about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(100))))
-    start_logging("warning", as_json=False)
+    start_logging("error", as_json=False)
     service = ModelServer(
         engine=find_engine("gateshare"),
-        options=POOL,
+        options={"dealer": "pool"},
         networks={"network": Network(network(), about)},
-        pools=[Path(pool)],
+        tls=tls_of(folder / "keys" / "server"),
+        pools=[folder / "pools" / "server"],
     )
-    with service.listen("127.0.0.1", 0) as server:
-        print(server.address, flush=True)
+    with service.listen(HOST, port) as server:
+        ready.send(None)
         server.serve_forever()
 
 
-def ask(pool: str, address: str, images: str) -> None:
-    """Run a client process, in one session."""
-    with connected(Server(address=address, pool=Path(pool))) as client:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        seconds = [client.ask(torch.randn(1, *SIZE)).cost.seconds for _ in range(int(images))]
-    print(json.dumps(seconds), flush=True)
+def ask(folder: Path, port: int, dealer: int | None, name: str, images: int, parent: Connection) -> None:
+    """Run a client's process, in one session; sends seconds online and in the server's linear layers."""
+    torch.set_num_threads(1)  # even one core is more than its share here
+    pool = folder / "pools" / name
+    if dealer is not None:
+        threading.Thread(target=refill, args=(folder, dealer, name), daemon=True).start()
+        while not (pool / ABOUT).exists():
+            time.sleep(0.1)
+    lots = LotPool(pool, "client", network())
+
+    def wait(count: int) -> None:
+        while lots.left() < count:
+            time.sleep(0.02)
+
+    wait(min(LEVEL, images))
+    found = []
+    with connected(Server(address=f"{HOST}:{port}", pool=pool, tls=tls_of(folder / "keys" / name))) as client:
+        parent.send(None)
+        parent.recv()
+        for _ in range(images):
+            wait(1)
+            cost = client.ask(torch.randn(1, *SIZE)).cost
+            linear = [layer.part.seconds for layer in cost.layers if layer.kind in ("Convolution", "Linear")]
+            found.append((cost.seconds, sum(linear)))
+    parent.send(found)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["serve"]:
-        serve(*sys.argv[2:])
-    elif sys.argv[1:2] == ["ask"]:
-        ask(*sys.argv[2:])
-    else:
-        main()
+    main()

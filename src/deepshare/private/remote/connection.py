@@ -103,7 +103,7 @@ class Connection:
         """Number of images that the pool is good for, the one that is prepared included."""
         with self._lock:
             client = self._connected()
-            return client.left()[0] + client.prepared
+            return client.left() + client.prepared
 
     def ask(self, images: Images, *, fit: bool = False, watch: Watch | None = None) -> Result:
         """Logits of images, or the classes that the server gives instead, and their cost; see `classify`.
