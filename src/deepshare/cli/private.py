@@ -394,6 +394,8 @@ def note_making(engine: "Engine", program: "Program", images: int, options: Mapp
     """Print how much the parties will send each other before the images, where there is no dealer."""
     from deepshare.text import byte_size
 
+    if "dealer" in engine.roles(options):
+        return
     _, offline = engine.predict(program, images, options)
     if offline.server_bytes and not offline.dealer_bytes:
         sent = byte_size(offline.server_bytes + offline.client_bytes)
