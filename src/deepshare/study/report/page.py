@@ -42,7 +42,8 @@ def _joint_title(runs: Sequence[Run]) -> str:
 
 
 def _opening(runs: Sequence[Run], title: str) -> list[Node]:
-    charts = [frontier_section(frontier) for frontier in frontiers(runs)]
+    # A lone point shows nothing.
+    charts = [frontier_section(one) for one in frontiers(runs) if len(runs) > 1 or one.tables]
     if len(runs) == 1:
         facts = _facts(runs[0], short_names(runs)[0])
         return [node("header", node("h1", title), facts), _tiles(runs[0]), *charts]

@@ -148,6 +148,14 @@ def cost_section(predicted: Predicted | str, measured: Mapping[str, Cost], *, al
         "before it arrives; times are those of the messages alone, on a LAN "
         f"({LAN.name.removeprefix('LAN, ')}) and a WAN ({WAN.name.removeprefix('WAN, ')})."
     )
+    for engine, cost in predicted.costs.items():
+        plain = predicted.plain.get(engine)
+        if isinstance(cost, Cost) and isinstance(plain, Cost) and sent(cost.online) >= 0.9 * sent(plain.online):
+            about += (
+                f" With {engine} fewer gates save nothing online, where every activation is masked and sent once, gate "
+                f"or not; they save what is made in advance: {byte_size(sent(cost.offline))} instead of "
+                f"{byte_size(sent(plain.offline))}."
+            )
     return section(TITLE, about, _engines(predicted), *measurements, _layers(predicted, alone=alone))
 
 
