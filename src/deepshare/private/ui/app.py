@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.remote.connection import Connection
-from deepshare.private.ui.witness import Witness
+from deepshare.private.ui.views import PartyViews
 
 LARGEST_PICTURE = 16 << 20
 FILES = {
@@ -143,8 +143,8 @@ def classified(remote: Connection, picture: Picture) -> dict[str, Any]:
     Raises:
         DeepShareError: It is no picture, or the server does not answer.
     """
-    batch, witness = remote.about.read([picture], fit=True), Witness()
-    return witness.account(remote.about, batch, remote.ask(batch, watch=witness))
+    batch, views = remote.about.read([picture], fit=True), PartyViews()
+    return views.account(remote.about, batch, remote.ask(batch, watch=views))
 
 
 def _stranger(request: Request, names: Sequence[str]) -> Response | None:

@@ -1,4 +1,4 @@
-"""What the parties of one inference have seen, in a form that a page can show."""
+"""Views of the parties of one inference, in a form that a page can show."""
 
 import base64
 import io
@@ -36,7 +36,7 @@ class Frame:
 
 
 @dataclass
-class Witness:
+class PartyViews:
     """Watches the frames of one inference on the client's connection.
 
     Attributes:
