@@ -25,6 +25,9 @@ from deepshare.cli.study import study
 from deepshare.cli.train import train
 from deepshare.errors import DeepShareError
 
+# Required by the package, and left out where it is installed for `private ask` alone.
+NOT_FOR_CLIENTS = {"kornia", "lightning_fabric", "matplotlib", "safetensors"}
+
 app = App(
     name="deepshare",
     version=f"deepshare {__version__}",
@@ -93,6 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         where = f" for {error.filename}" if error.filename else ""
         print(f"deepshare: the disk is full{where}: free some space, and run the command again", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in NOT_FOR_CLIENTS:
+            raise
+        cure = "this is an installation for clients (--no-deps): pip install deepshare"
+        print(f"deepshare: {error.name} is not installed, {cure}", file=sys.stderr)
         sys.exit(2)
     except (CycloptsError, DeepShareError) as error:
         if getattr(error, "told", False):
