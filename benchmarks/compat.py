@@ -1,6 +1,7 @@
 """Conversion of many real networks, each compared with its original.
 
     python benchmarks/compat.py --out docs/compatibility.md
+    python benchmarks/compat.py --out docs/compatibility.md --private    # that column alone, a fifth of the time
 
 With the identity plan (each site its own group, all channels prototypes, alpha 1, beta 0) the outputs must be
 bit-identical to the original's, in eval and in train mode with the same seed. The number of gates must be the same, and
@@ -8,11 +9,10 @@ the gradients of the weights must agree. A model is either converted or refused 
 """
 
 import argparse
-import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from deepshare import count_gates, find_sites, plan, share, smooth_to_relu
 from deepshare.errors import UnsupportedModelError
-from deepshare.private.cost import engine_problems
+from deepshare.private.ir.trace import translate
+from deepshare.private.runtime.engine import find_engine
 from deepshare.sharing.convert import relu6_to_relu
 from deepshare.sharing.sites import Sites
 from deepshare.zoo import build
@@ -144,23 +145,39 @@ def check(case: Case) -> Row:
     except UnsupportedModelError as error:
         more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
         seconds = time.perf_counter() - started
-        return Row(case, refused=error.problems[0] + more, seconds=seconds, private=_private(model, size))
+        return Row(case, refused=error.problems[0] + more, seconds=seconds, private=private(model, size))
     seconds = time.perf_counter() - started
-    private = _private(model, size)
-    return Row(case, len(sites), sites.neurons, _reached(sites), "", _trouble(model, shared, sites), seconds, private)
+    trouble = _trouble(model, shared, sites)
+    del shared
+    return Row(case, len(sites), sites.neurons, _reached(sites), "", trouble, seconds, private(model, size))
 
 
-def _private(model: nn.Module, size: tuple[int, int, int]) -> str:
-    """Whether engine gateshare takes a model: as it is, with ReLUs for smooth activations, or not."""
-    model = copy.deepcopy(model).eval()
-    _calm(model)
-    problems = engine_problems(model, size, compare=True)["gateshare"]
+def check_private(case: Case) -> str:
+    """Say whether a model runs privately, without sharing its gates."""
+    torch.manual_seed(0)
+    model = relu6_to_relu(build(case.name, **case.arguments))
+    _wake(model)
+    return private(model, (3, case.side, case.side))
+
+
+def private(model: nn.Module, size: tuple[int, int, int]) -> str:
+    """Say whether engine gateshare takes a model: as it is, with ReLUs for smooth activations, or not."""
+    _calm(model.eval())
+    problems = _problems(model, size)
     if not problems:
         return "runs"
     if not any("--smooth-to-relu" in problem for problem in problems):
         return f"refused: {problems[0]}"
-    problems = engine_problems(smooth_to_relu(model), size, compare=True)["gateshare"]
+    problems = _problems(smooth_to_relu(model), size)
     return f"refused: {problems[0]}" if problems else "runs, smooth"
+
+
+def _problems(model: nn.Module, size: tuple[int, int, int]) -> Sequence[str]:
+    try:
+        find_engine("gateshare").check(translate(model, size), {})
+    except UnsupportedModelError as error:
+        return error.problems
+    return ()
 
 
 def _calm(model: nn.Module) -> None:
@@ -250,11 +267,28 @@ def _line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def run(cases: Iterable[Case], tell: Callable[[str], None] = print) -> list[Row]:
-    """Check all cases and report one line per case."""
+def parse(text: str) -> dict[str, Row]:
+    """Read the rows of a report, by model."""
+    cases = {_line(Row(case)).split(" | ")[0]: case for case in MODELS}
+    found = {}
+    for line in text.splitlines():
+        first, *cells = line.split(" | ")
+        if (case := cases.get(first)) is not None:
+            _, sites, relus, reached, result, *private, seconds = cells
+            refused = result.removeprefix("refused: ") if result.startswith("refused: ") else ""
+            trouble = "" if refused or result == "equal" else result
+            counts, taken = (int(sites.replace(",", "")), int(relus.replace(",", ""))), float(seconds.rstrip(" |"))
+            found[case.name] = Row(case, *counts, reached, refused, trouble, taken, "".join(private))
+    return found
+
+
+def run(
+    cases: Iterable[Case], known: Mapping[str, Row] | None = None, tell: Callable[[str], None] = print
+) -> list[Row]:
+    """Check all cases and report one line per case; where rows are known, what runs privately alone."""
     rows = []
     for case in cases:
-        rows.append(check(case))
+        rows.append(check(case) if known is None else replace(known[case.name], private=check_private(case)))
         tell(_line(rows[-1]))
     return rows
 
@@ -264,11 +298,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="share() over many real networks, against their originals")
     parser.add_argument("--out", type=Path, help="write the table to this Markdown file")
     parser.add_argument("--only", default="", help="only models whose name contains this")
+    parser.add_argument("--private", action="store_true", help="check private inference again, keep the rest of --out")
     parser.add_argument("--tiny", action="store_true", help="one model: to see that it works")
     arguments = parser.parse_args()
     if arguments.tiny:
         arguments.only = TINY
-    rows = run(case for case in MODELS if arguments.only in case.name)
+    if arguments.private and (arguments.out is None or arguments.only):
+        parser.error("--private keeps the other columns of the whole table: give --out, and no --only")
+    known = parse(arguments.out.read_text()) if arguments.private else None
+    if known is not None and (missing := [case.name for case in MODELS if case.name not in known]):
+        parser.error(f"{arguments.out} lacks {missing[0]}: leave --private out")
+    rows = run((case for case in MODELS if arguments.only in case.name), known)
     text = report(rows)
     print(next(line for line in text.splitlines() if "models are equal" in line))
     if arguments.out:

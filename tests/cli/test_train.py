@@ -131,7 +131,10 @@ def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:
             ["-r", "digits", "--out", "/nonexistent/run", "--resume"],
             ["no run in /nonexistent/run", "omit --resume"],
         ),
-        (["-r", "digits", "--dry-run", "--model", "resnet18"], ["images of 1x8x8", "--model.arguments.channels 1"]),
+        (
+            ["-r", "digits", "--dry-run", "--model", "resnet18"],
+            ["images of 1x8x8", "takes 3 channels and the images have 1", "--model.arguments.channels 1"],
+        ),
         (["-r", "digits", "--dry-run", "--data", "/nonexistent/pictures"], ["no folder /nonexistent/pictures"]),
         (["-r", "digit", "--dry-run"], ["digit", "digits"]),
         (["-r", "digits", "--dry-run", "--gelu.epoch", "3"], ["gelu.epoch", "gelu.epochs"]),

@@ -1,9 +1,11 @@
 """Other activations and max-pooling as ReLUs: the same numbers, and sites that are planned and shared."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare import (
@@ -21,6 +23,7 @@ from deepshare.errors import PlanError, PlanMismatchError, UnsupportedModelError
 from deepshare.private.ir.program import GatedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.sharing.gates import shared_relus
+from deepshare.sharing.piecewise import rewritten
 from deepshare.sharing.plan import Plan
 from deepshare.training.shared_models import plan_of, unshared
 
@@ -197,3 +200,63 @@ def test_a_plan_for_one_input_size_refuses_another(tmp_path: Path) -> None:
     ):
         with pytest.raises(PlanMismatchError, match="relu has a map of 32x32 and one of 16x16 in the plan"):
             refuse()
+
+
+class Functions(nn.Module):
+    """Whatever a block may call as a function, with a ReLU among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.hardswish(self.conv(x)), 3, stride=2, padding=1)
+        x = F.relu6(x) + F.leaky_relu(x, 0.2) + x.clamp(-1, 1.5)
+        return self.last(F.relu(x)) * F.hardsigmoid(x).sigmoid()
+
+
+def test_functions_become_modules_of_their_block() -> None:
+    torch.manual_seed(0)
+    model, images = nn.Sequential(Functions(), nn.ReLU()).eval(), torch.randn(2, 3, 8, 8)
+    made = piecewise_to_relu(maxpool_to_relu(nn.Sequential(nn.Conv2d(3, 3, 1), nn.MaxPool2d(2)))).eval()
+    assert len(find_sites(made, (3, 8, 8))) == 2
+    made = rewritten(model, piecewise_to_relu=True, maxpool="exact")
+    torch.testing.assert_close(made(images), model(images), rtol=1e-5, atol=1e-5)
+    names = [site.name for site in find_sites(made, (3, 8, 8))]
+    assert {"0.hardswish1.low", "0.relu61.low", "0.leaky_relu1.relu", "0.clamp1.low", "0.relu1"} <= set(names)
+    assert len([name for name in names if ".max_pool2d1." in name]) == 4 and made.state_dict().keys() >= (
+        model.state_dict().keys()
+    )
+    shared = share(made, plan(made, (3, 8, 8), "60%"))
+    assert copy.deepcopy(shared)(images).shape == model(images).shape
+    assert "0.sigmoid1.low" in [s.name for s in find_sites(smooth_to_relu(model), (3, 8, 8))]
+    with pytest.raises(UnsupportedModelError, match="0: it calls clamp and was rewritten before"):
+        piecewise_to_relu(smooth_to_relu(model))
+
+
+def test_lines_and_volumes_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"1: its ReLU sees an input of shape \(N, 2, 6\)"):
+        find_sites(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU()), (1, 8))
+    for check in (find_sites, translate):
+        with pytest.raises(UnsupportedModelError, match="three-dimensional convolutions, are not supported"):
+            check(nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU()), (1, 8, 8, 8))
+        with pytest.raises(UnsupportedModelError, match="0 takes 3 channels and the images have 1: give colour images"):
+            check(nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU()), (1, 8, 8))
+
+
+class Random(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(x) if float(x.sum()) > 0 else x
+
+
+class Overwriting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(x, inplace=True) + x
+
+
+def test_functions_that_cannot_be_reached_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"1: it calls silu, but .*: use nn.SiLU as a module"):
+        smooth_to_relu(nn.Sequential(nn.Conv2d(3, 3, 1), Random()))
+    with pytest.raises(UnsupportedModelError, match="Overwriting: it overwrites a tensor by silu that it reads again"):
+        smooth_to_relu(Overwriting())
+    assert isinstance(piecewise_to_relu(Random()), Random)

@@ -83,6 +83,12 @@ def test_a_model_of_the_user(small: Small, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="model of your own: give it in Python"):
         load(tmp_path / "run")
     assert same(trained, load(tmp_path / "run", model=model))
+    for other, why in (
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()), r"given Sequential \(no site .* in the model\): give the one"),
+        (nn.Linear(3, 3), r"given Linear \(Linear does not run on an input of size 1x8x8\): give the one"),
+    ):
+        with pytest.raises(CheckpointError, match=why):
+            load(tmp_path / "run", model=other)
 
 
 def test_a_shared_model_of_the_user_keeps_its_plan(small: Small, tmp_path: Path) -> None:

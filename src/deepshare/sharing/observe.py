@@ -126,9 +126,9 @@ def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
     except UnsupportedModelError:
         raise
     except Exception as error:
-        shape = "x".join(map(str, size))
+        shape, cure = "x".join(map(str, size)), other_channels(model, size) or _cure(error)
         raise UnsupportedModelError(
-            f"{name} does not run on an input of size {shape} ({reason(error)}): {_cure(error)}"
+            f"{name} does not run on an input of size {shape} ({reason(error)}): {cure}"
         ) from error
     recorder.note_rereads(result)
     return recorder.observation()
@@ -137,6 +137,21 @@ def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
 def like(model: nn.Module) -> Tensor:
     """Return a tensor with the device and dtype of the model's weights."""
     return next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+
+
+def other_channels(model: nn.Module, size: Sequence[int]) -> str | None:
+    """Cure for images of another number of channels than the first convolution takes; None where that is not it."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            takes, has = module.in_channels, size[0]
+            if takes == has:
+                return None
+            kinds = {1: "grey", 3: "colour"}
+            return (
+                f"{path or 'it'} takes {takes} channels and the images have {has}: give {kinds.get(takes, 'other')} "
+                f"images, or build the network for {has} (--model.arguments.channels {has}; with timm in_chans)"
+            )
+    return None
 
 
 def _cure(error: Exception) -> str:
@@ -151,7 +166,8 @@ def check_input_size(input_size: Sequence[int]) -> tuple[int, ...]:
     if not 1 <= len(size) <= 3 or not all(isinstance(n, int) and n > 0 for n in size):
         raise UnsupportedModelError(
             f"input size {size} is not one of (channels, height, width) or (features,): "
-            "leave the batch out and give positive whole numbers, such as (3, 32, 32)"
+            "leave the batch out and give positive whole numbers, such as (3, 32, 32); volumes, with three-dimensional "
+            "convolutions, are not supported"
         )
     return size
 

@@ -5,17 +5,17 @@ computes the same up to rounding. To replace smooth activations by ReLUs is anot
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError, UnsupportedModelError
+from deepshare.sharing.functions import Make, replace_functions
 from deepshare.sharing.sites import BoundReLU, PoolReLU
 
 MaxPool = Literal["exact", "shared", "avg"]
-Make = Callable[[nn.Module], nn.Module | None]
 
 # timm has classes of its own under the same names.
 _RECTIFIED = frozenset({"SiLU", "Swish", "GELU", "GELUTanh", "QuickGELU", "ELU", "SELU", "CELU", "Mish", "Hardswish"})
@@ -130,8 +130,8 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 def piecewise_to_relu(model: nn.Module) -> nn.Module:
     """Return a copy of a model with ReLUs for ReLU6, Hardtanh, Hardsigmoid, Hardswish, LeakyReLU, RReLU and PReLU.
 
-    It computes the same up to rounding, and keeps the keys of the state_dict. Functions, such as F.hardswish, stay as
-    they are.
+    It computes the same up to rounding, and keeps the keys of the state_dict. Functions, such as F.hardswish, become
+    modules of the block that calls them.
 
     Example:
         >>> from deepshare import find_sites
@@ -139,7 +139,7 @@ def piecewise_to_relu(model: nn.Module) -> nn.Module:
         >>> [site.name for site in find_sites(net, (3, 32, 32))]
         ['1.low', '1.high']
     """
-    return _replaced(model, _piecewise)
+    return _replaced(model, [_piecewise])
 
 
 def smooth_to_relu(model: nn.Module) -> nn.Module:
@@ -147,7 +147,7 @@ def smooth_to_relu(model: nn.Module) -> nn.Module:
 
     Sigmoid becomes a hard sigmoid and Tanh a clamp, each made of two ReLUs.
     """
-    return _replaced(model, _rectified)
+    return _replaced(model, [_rectified])
 
 
 def maxpool_to_relu(model: nn.Module) -> nn.Module:
@@ -156,12 +156,12 @@ def maxpool_to_relu(model: nn.Module) -> nn.Module:
     Raises:
         UnsupportedModelError: A pool has a dilation, or returns indices.
     """
-    return _replaced(model, _pairwise)
+    return _replaced(model, [_pairwise])
 
 
 def maxpool_to_avgpool(model: nn.Module) -> nn.Module:
     """Return a copy of a model with average pooling instead of nn.MaxPool2d; finetune it."""
-    return _replaced(model, _averaged)
+    return _replaced(model, [_averaged])
 
 
 def rewritten(
@@ -178,9 +178,7 @@ def rewritten(
     makes = [make for wanted, make in chosen if wanted]
     if maxpool is not None:
         makes.append(_averaged if maxpool == "avg" else _pairwise)
-    for make in makes:
-        model = _replaced(model, make)
-    return model
+    return _replaced(model, makes) if makes else model
 
 
 def _piecewise(module: nn.Module) -> nn.Module | None:
@@ -228,18 +226,21 @@ def _plain(pool: nn.MaxPool2d) -> nn.MaxPool2d:
     return pool
 
 
-def _replaced(model: nn.Module, make: Make) -> nn.Module:
-    """Return a copy with other modules in the place of those for which `make` has one."""
+def _replaced(model: nn.Module, makes: Sequence[Make]) -> nn.Module:
+    """Return a copy with other modules in the place of those, and of functions, for which a `make` has one."""
     result = nn.Sequential(copy.deepcopy(model))  # the model itself may be replaced
     made: dict[nn.Module, nn.Module] = {}
-    for path, module in list(result.named_modules(remove_duplicate=False)):
-        if path and module not in made:
-            try:
-                new = make(module)
-            except UnsupportedModelError as error:
-                raise UnsupportedModelError(f"{path.removeprefix('0.')}: {error}") from error
-            if new is not None:
-                made[module] = new.train(module.training)
-        if module in made:
-            result.set_submodule(path, made[module])
+    for make in makes:
+        for path, module in list(result.named_modules(remove_duplicate=False)):
+            if path and module not in made:
+                try:
+                    new = make(module)
+                except UnsupportedModelError as error:
+                    raise UnsupportedModelError(f"{path.removeprefix('0.')}: {error}") from error
+                if new is not None:
+                    made[module] = new.train(module.training)
+            if module in made:
+                result.set_submodule(path, made[module])
+    for path, module in list(result[0].named_modules()):
+        replace_functions(module, path, makes)
     return result[0]

@@ -75,7 +75,7 @@ def rewrite(
     Raises:
         UnsupportedModelError: The block's forward cannot be traced, or depends on its training mode.
     """
-    tracer = _trace(block, path, inputs)
+    tracer = trace_block(block, path, inputs)
     graph = tracer.graph
     relus = [node for node in graph.nodes if _is_relu(node, block)]
     if len(relus) != calls:
@@ -94,8 +94,12 @@ def rewrite(
     block.forward = RewrittenForward(block, code.src + tracer.front(path), code.globals | dict(tracer.names()))
 
 
-def _trace(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
-    """Trace in train and eval mode; FX bakes in `self.training`, so the two must agree."""
+def trace_block(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
+    """Trace in train and eval mode; FX bakes in `self.training`, so the two must agree.
+
+    Raises:
+        UnsupportedModelError: The block's forward cannot be traced, or depends on its training mode.
+    """
     if "forward" in vars(block):
         raise UnsupportedModelError(
             f"{path}: its forward was replaced on the instance, which tracing cannot see: define it in the class"

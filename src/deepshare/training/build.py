@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from deepshare.data.batching import seed_of
-from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError, reason
+from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError, UnsupportedModelError, reason
 from deepshare.methods.base import Method, MethodContext
 from deepshare.sharing import budget
 from deepshare.sharing.convert import relu6_to_relu, replace_sites
+from deepshare.sharing.observe import other_channels
 from deepshare.sharing.piecewise import rewritten
 from deepshare.sharing.plan import Grouping, Plan, group_sites, plan
 from deepshare.sharing.sites import Site, find_sites
@@ -67,8 +68,8 @@ def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
     except Exception as error:  # libraries assert what they need
         size = "x".join(map(str, input_size))
         raise DataError(
-            f"{type(model).__name__} does not take images of {size} ({reason(error)}): change data.image_size, "
-            "or the network's own arguments, such as --model.arguments.channels 1"
+            f"{type(model).__name__} does not take images of {size} ({reason(error)}): "
+            + (other_channels(model, input_size) or "change data.image_size, or the network's own arguments")
         ) from error
     if not isinstance(output, torch.Tensor):
         kind = type(output).__name__
@@ -251,10 +252,20 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
         )
     recipe = load_recipe(run.recipe)
     base = _build(recipe, header.network) if model is None else unshared(model)
-    if header.network in ("shared", "gated"):
-        network = make_method(recipe, base, header.input_size, plan=made).finished(base)
-    else:
-        network = convert(base, header.network, header.input_size)
+    try:
+        if header.network in ("shared", "gated"):
+            network = make_method(recipe, base, header.input_size, plan=made).finished(base)
+        else:
+            network = convert(base, header.network, header.input_size)
+    except (PlanMismatchError, UnsupportedModelError) as error:
+        if model is None:
+            raise
+        first = str(error).partition(";")[0]
+        why = first.partition("(")[2] if isinstance(error, PlanMismatchError) else first.partition(" (")[0]
+        raise CheckpointError(
+            f"{run.path} was trained with another network than the given {type(model).__name__} ({why}): "
+            "give the one that fit had"
+        ) from error
     fill(network, tensors, path)
     return network.eval()
 

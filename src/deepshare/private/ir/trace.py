@@ -14,7 +14,7 @@ from deepshare.private.ir import arithmetic, shapes  # noqa: F401
 from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
 from deepshare.private.ir.handlers import Leaders, activation, is_leaf
 from deepshare.private.ir.program import Input, Norm, Operation, Program, Resample, Reshape, Weighted
-from deepshare.sharing.observe import BATCH, check_input_size, copy_of
+from deepshare.sharing.observe import BATCH, check_input_size, copy_of, other_channels
 
 # What folding and another order of additions may change, relative to the largest output.
 _TOLERANCE = 1e-8
@@ -49,7 +49,7 @@ def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = Tr
             shape = "x".join(map(str, size))
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not run on images of size {shape} ({reason(error)}): "
-                "give the input size that it was trained for"
+                f"{other_channels(model, size) or 'give the input size that it was trained for'}"
             ) from error
         if tracer.problems:
             raise UnsupportedModelError(list(dict.fromkeys(tracer.problems)))
