@@ -1,7 +1,8 @@
 """Conversion of many real networks, each compared with its original.
 
     python benchmarks/compat.py --out docs/compatibility.md
-    python benchmarks/compat.py --out docs/compatibility.md --private    # that column alone, a fifth of the time
+
+With --private only the column of private inference is checked again, in a fifth of the time.
 
 With the identity plan (each site its own group, all channels prototypes, alpha 1, beta 0) the outputs must be
 bit-identical to the original's, in eval and in train mode with the same seed. The number of gates must be the same, and

@@ -1,8 +1,7 @@
 """Networks of ImageNet's size with their max-pooling, on gateshare: ResNet-18, ResNet-50 and VGG-16 at 224x224.
 
     python benchmarks/imagenet.py                                     # nine rows at 1% of the gates, one with all
-    python benchmarks/imagenet.py --networks resnet50 --pooling shared
-    python benchmarks/imagenet.py --pictures FOLDER --json build/imagenet.json
+    python benchmarks/imagenet.py --networks resnet50 --pooling shared --json
     python benchmarks/imagenet.py --tiny                              # ResNet-18 at 32x32, in seconds
 
 torchvision's networks with random weights, and BatchNorm with the statistics of the pictures and of the synthetic ones
@@ -80,27 +79,27 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
-    parser.add_argument("--pooling", nargs="+", default=[*POOLINGS, "all"], choices=[*POOLINGS, "all"])
+    parser.add_argument("--pooling", nargs="+", choices=[*POOLINGS, "all"], help="by default all of them")
     parser.add_argument("--pictures", type=Path, help="folder of pictures; by default one that comes with matplotlib")
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--tiny", action="store_true", help="ResNet-18 at 32x32 with 20%% of the gates")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--tiny", action="store_true", help="ResNet-18 at 32x32, with a shared pool and 20%% of the gates"
+    )
     options = parser.parse_args()
     side, budget = (32, "20%") if options.tiny else (224, "1%")
     networks = ["resnet18"] if options.tiny else options.networks
     pictures = read(options.pictures, side)
-    about: dict[str, Any] = {"side": side, "budget": budget, "cores": os.cpu_count()}
-    rows = []
-    print(HEADER)
+    rows, table = [], sys.stderr if options.json else sys.stdout
+    print(HEADER, file=table)
     for name in networks:
-        for pooling in options.pooling:
+        for pooling in options.pooling or (["shared"] if options.tiny else [*POOLINGS, "all"]):
             if pooling == "all" and name != "resnet18":
                 continue  # 12 million comparisons and more
-            rows.append(
-                measure(name, pooling, pictures, budget if options.tiny else LEAST.get((name, pooling), budget))
-            )
-            print("\n".join([line(rows[-1]), *rows[-1].wrong]), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+            part = budget if options.tiny else LEAST.get((name, pooling), budget)
+            rows.append(measure(name, pooling, pictures, part))
+            print("\n".join([line(rows[-1]), *rows[-1].wrong]), flush=True, file=table)
+    if options.json:
+        print(json.dumps({"side": side, "cores": os.cpu_count(), "rows": [asdict(row) for row in rows]}))
     if any(row.wrong for row in rows):
         raise SystemExit(1)
 
