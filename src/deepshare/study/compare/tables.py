@@ -228,8 +228,9 @@ def private_table(found: Sequence[MethodRow], engine: str) -> Table | None:
         if not row.runs or cost is None or cost.dealt is None:
             continue
         where = row.title if row.budget is None else f"{row.title} at {row.budget:,}"
-        counts = (row.gates, pooled or 0, cost.in_a_row or 0, cost.rounds)
-        lines.append((where, *(f"{count:,}" for count in counts), byte_size(cost.sent), byte_size(cost.dealt)))
+        counts = (row.gates, pooled, cost.in_a_row, cost.rounds)
+        cells = ("" if count is None else f"{count:,}" for count in counts)
+        lines.append((where, *cells, byte_size(cost.sent), byte_size(cost.dealt)))
     return Table(f"One image with {engine}, predicted", PRIVATE_HEADER, lines, "<>>>>>>") if lines else None
 
 
