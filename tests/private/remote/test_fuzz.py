@@ -100,7 +100,7 @@ def test_mutated_frames_through_real_sessions(running: Running, program: Program
     request = json.dumps(wish(program, pools / "client-1")).encode()
     hello = json.dumps({"protocol": 3}).encode()
     follows = json.dumps({"offsets": True}).encode()
-    before, opened, memory = threading.active_count(), descriptors(), 0.0
+    before, opened, memory, deep = threading.active_count(), descriptors(), 0.0, 0
     for number in range(count):
         if number == count // 10:  # warm
             memory = megabytes()
@@ -118,6 +118,7 @@ def test_mutated_frames_through_real_sessions(running: Running, program: Program
             else:
                 channel.send_message(json.loads(request))
                 session = bytes.fromhex(channel.receive_message()["session"])
+                deep += 1
                 channel.connection.sendall(
                     mutated(HEADER.pack(session, 2, MESSAGE, len(follows)) + follows + drawn.randbytes(200), drawn)
                 )
@@ -128,6 +129,7 @@ def test_mutated_frames_through_real_sessions(running: Running, program: Program
         if threading.active_count() <= before + 1 and descriptors() <= opened + 4:
             break
         threading.Event().wait(0.1)
+    assert deep > count / 4  # so many were given a place before they sent it
     assert running.listening.sessions == 0
     assert threading.active_count() <= before + 1 and descriptors() <= opened + 4
     assert megabytes() < memory * 1.1
