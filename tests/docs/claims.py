@@ -72,6 +72,20 @@ def found() -> Claims:
     }
 
 
+def glance() -> Claims:
+    """README.md, At a glance."""
+    methods = ("deepshare", SQUARES, "autorep", "snl")
+    teacher = fair().row("teacher", None).runs[0]
+    return {
+        "At 2,288 of 122,880 gates": ["2,288", f"{teacher.neurons:,}", *(fair().one(m, 2288) for m in methods)],
+        "The network with all its ReLUs": [f"{teacher.test:.2f}"],
+        "ResNet-18 of width 16": ["16", "20,000"],
+        "| DeepShare, `, 6,000 gates": told("6,000", "0.083"),
+        "| CrypTen as installed": told("1.18"),
+        "| SPU, CHEETAH": ["16"],
+    }
+
+
 def results() -> Claims:
     """README.md, Results."""
     s = small()
@@ -82,13 +96,12 @@ def results() -> Claims:
     linear = [entry["linear_share"]["replicates"] for entry in content("affine/affine.json")["runs"]]
     same = content("cifar100-small/fidelity.json")
     return {
-        "**Methods side by side.**": ["16", "20,000"],
+        "**Methods side by side, short.**": ["16", "20,000"],
         "- With 5% of the gates": [
             *(s.share(6144), *s.three(SQUARES, 6144), *s.three("autorep", 6144), s.share(1536)),
         ],
         "- Epochs are not equal": [str(s.study.epochs), *s.epochs("teacher", None)],
         "The study [`] gives": ["60"],
-        "At 2,288 gates it": ["2,288", *(fair().one(method, 2288) for method in ("deepshare", "autorep", "snl"))],
         "| [Private time]": told("6,000", "0.083", "1.1", "0.290", "1.18", "14", "51"),
         "| [Private bytes]": told("5.2", "21", "44", "128"),
         "| [Private and plain]": [str(same["same_class"]), f"{same['images']:,}"],
@@ -311,6 +324,7 @@ def scores(run: Finished) -> list[str]:
 
 PAGES: dict[tuple[str, str | None], Callable[[], Claims]] = {
     ("docs/comparators.md", "Found"): found,
+    ("README.md", "At a glance"): glance,
     ("README.md", "Results"): results,
     (f"results/{CIFAR}/README.md", None): cifar,
     (f"results/{CAMVID}/README.md", None): camvid,
