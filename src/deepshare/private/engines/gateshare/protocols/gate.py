@@ -470,6 +470,30 @@ def lower_gated(builder: ScheduleBuilder, operation: int, node: GatedActivation)
     builder.finish_pending()
 
 
+def add_relu(builder: ScheduleBuilder, operation: int, source: ProtocolStep, pi: Tensor, bits: int) -> int:
+    """Add a ReLU of a step's result, whose channels share the gates of the first ones by `pi`; returns its number."""
+    prototypes = int(pi.max()) + 1
+    step = GateStep(
+        number=builder.next_number,
+        operation=operation,
+        inputs=(source.number,),
+        shape=source.shape,
+        scale=source.scale,
+        leader=builder.next_number,
+        leads=True,
+        neurons=source.shape,
+        prototypes=prototypes,
+        gates=(prototypes, *source.shape[1:]),
+        bits=bits,
+        pi=pi,
+        cells=None,
+        where=None,
+        affine=None,
+        affine_bits=0,
+    )
+    return builder.append(step)
+
+
 def _compared_bits(builder: ScheduleBuilder, operation: int, cells: Tensor | None) -> int:
     """Bits of compared results of an operation; sums need more."""
     most = 1 if cells is None or not len(cells) else int(cells.bincount().max())

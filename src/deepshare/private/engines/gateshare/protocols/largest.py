@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.protocols.gate import GateStep
+from deepshare.private.engines.gateshare.protocols.gate import add_relu
 from deepshare.private.engines.gateshare.protocols.local import LocalStep, TakeStep
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import ClientOffline
@@ -116,30 +116,12 @@ def lower_top(builder: ScheduleBuilder, operation: int, node: TopClasses) -> Non
             second=q,
         )
         builder.append(pair)
-        gate = GateStep(
-            number=builder.next_number,
-            operation=operation,
-            inputs=(pair.number,),
-            shape=neurons,
-            scale=scale,
-            leader=builder.next_number,
-            leads=True,
-            neurons=neurons,
-            prototypes=len(pairs),
-            gates=(len(pairs), *area),
-            bits=bits,
-            pi=torch.arange(len(pairs)).repeat(2),
-            cells=None,
-            where=None,
-            affine=None,
-            affine_bits=0,
-        )
-        builder.append(gate)
+        relu = add_relu(builder, operation, pair, torch.arange(len(pairs)).repeat(2), bits)
         slots = builder.append(
             ExchangeStep(
                 number=builder.next_number,
                 operation=operation,
-                inputs=(slots, gate.number),
+                inputs=(slots, relu),
                 shape=(2 * count, *area),
                 scale=scale,
                 first=p,
