@@ -83,6 +83,7 @@ MEASUREMENTS = (
         "benchmarks/gateshare.py --network resnet18-64 --rounds 5 --peers relu",
         PROTOCOL,
     ),
+    Measurement("imagenet", "ResNet-18, ResNet-50 and VGG-16 at 224x224", "benchmarks/imagenet.py", PROTOCOL),
     Measurement("clients", "Many clients of one server", "benchmarks/clients.py --images 4", PROTOCOL),
     Measurement(
         "latency-crypten", "The paper's latency table, crypten", "benchmarks/latency.py --full --rounds 1", CRYPTEN
