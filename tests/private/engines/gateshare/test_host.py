@@ -451,8 +451,15 @@ def test_a_connection_prepares_ahead_and_survives_a_restart(
         assert remote.classify(images) == asyncio.run(remote.aclassify(images)) == expected
         port = running.address.split(":")[1]
         running.stop()
-        again = Running(program, pools=[pools / "more" / "server"], port=int(port))
+        again: list[Running] = []
+
+        def restart() -> None:
+            again.append(Running(program, pools=[pools / "more" / "server"], port=int(port)))
+
+        later = threading.Timer(1.0, restart)
+        later.start()  # nobody listens meanwhile
         assert near(remote.ask(images[:1]).logits, program, images[:1])
-    again.stop()
+    later.join()
+    again[0].stop()
     # Every image once, and what was prepared and never used: at the end, and when the server ended.
     assert 1 + 3 + 3 + 3 + 1 <= used(pools / "more" / "server") <= 12
