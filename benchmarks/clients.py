@@ -48,7 +48,7 @@ from deepshare.private.runtime.engine import find_engine
 from deepshare.private.runtime.party import free_ports
 from deepshare.private.transport.tls import tls_of
 
-SIZE, GATES, HOST = (3, 32, 32), 1_536, "127.0.0.1"
+SIZE, WIDTH, GATES, HOST = (3, 32, 32), 16, 1_536, "127.0.0.1"
 # Lots that a client has beforehand, and its dealer keeps it at.
 LEVEL = 4
 # Imported once for all processes.
@@ -76,11 +76,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=8, help="that each client asks")
     parser.add_argument("--dealer", action="store_true", help="deal while they ask, over TLS")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="two clients, two images each: to see that it works")
+    parser.add_argument("--tiny", action="store_true", help="two clients of width 4, two images each: does it work?")
     options = parser.parse_args()
     if options.tiny:
         options.clients, options.images = [2], 2
-    rows = [measure(clients, options.images, options.dealer) for clients in options.clients]
+    width = 4 if options.tiny else WIDTH
+    rows = [measure(clients, options.images, options.dealer, width) for clients in options.clients]
     if options.json:
         print(json.dumps([asdict(row) for row in rows]))
         return
@@ -100,14 +101,14 @@ def main() -> None:
         print("".join(f"{cell:>14}" for cell in cells))
 
 
-def network() -> Program:
+def network(width: int) -> Program:
     """Build the same network in every process."""
     torch.manual_seed(0)
-    model = zoo.resnet18(width=16, num_classes=100).eval()
+    model = zoo.resnet18(width=width, num_classes=100).eval()
     return translate(share(model, plan(model, SIZE, GATES), start="uniform"), SIZE)
 
 
-def measure(clients: int, images: int, with_dealer: bool) -> Row:
+def measure(clients: int, images: int, with_dealer: bool, width: int) -> Row:
     """Deal, start the server and all clients, and wait for them."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
@@ -125,17 +126,17 @@ def measure(clients: int, images: int, with_dealer: bool) -> Row:
 
         make_keys(folder / "keys", [HOST], clients)
         if with_dealer:
-            network_file.write(folder / "network.json", network())
+            network_file.write(folder / "network.json", network(width))
             start(deal, dealer, images)
             start(refill, dealer, "server")
             while not (folder / "pools" / "server" / ABOUT).exists():
                 time.sleep(0.1)
         else:
-            program = network()
+            program = network(width)
             write_pools(folder / "pools", program.outline(), calibrate(program), images, lambda *_: None, clients)
-        served, server = start(serve, port)
+        served, server = start(serve, port, width)
         served.recv()
-        asking = [start(ask, port, dealer if with_dealer else None, name, images)[0] for name in names]
+        asking = [start(ask, port, dealer if with_dealer else None, name, images, width)[0] for name in names]
         for one in asking:
             one.recv()
         started = time.perf_counter()
@@ -177,14 +178,14 @@ def refill(folder: Path, port: int, name: str, _: Connection | None = None) -> N
         time.sleep(0.1)
 
 
-def serve(folder: Path, port: int, ready: Connection) -> None:
+def serve(folder: Path, port: int, width: int, ready: Connection) -> None:
     """Run the server's process."""
     about = About(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, classes=tuple(map(str, range(100))))
     start_logging("error", as_json=False)
     service = ModelServer(
         engine=find_engine("gateshare"),
         options={"dealer": "pool"},
-        networks={"network": Network(network(), about)},
+        networks={"network": Network(network(width), about)},
         tls=tls_of(folder / "keys" / "server"),
         pools=[folder / "pools" / "server"],
     )
@@ -193,7 +194,7 @@ def serve(folder: Path, port: int, ready: Connection) -> None:
         server.serve_forever()
 
 
-def ask(folder: Path, port: int, dealer: int | None, name: str, images: int, parent: Connection) -> None:
+def ask(folder: Path, port: int, dealer: int | None, name: str, images: int, width: int, parent: Connection) -> None:
     """Run a client's process, in one session; sends seconds online and in the server's linear layers."""
     torch.set_num_threads(1)  # even one core is more than its share here
     pool = folder / "pools" / name
@@ -201,7 +202,7 @@ def ask(folder: Path, port: int, dealer: int | None, name: str, images: int, par
         threading.Thread(target=refill, args=(folder, dealer, name), daemon=True).start()
         while not (pool / ABOUT).exists():
             time.sleep(0.1)
-    lots = LotPool(pool, "client", network())
+    lots = LotPool(pool, "client", network(width))
 
     def wait(count: int) -> None:
         while lots.left() < count:
