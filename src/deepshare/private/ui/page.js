@@ -82,14 +82,13 @@ function show() {
   for (const { name, probability } of last.classes) {
     const row = made(at("bars"), "li");
     made(row, "span", name, "name").title = name;
-    if (probability === null) {
-      made(row, "span", "the server gives no scores", "hint");
-      made(row, "span");
-      continue;
-    }
+    if (probability === null) continue;
     made(made(row, "span", "", "bar"), "i").style.width = `${100 * probability}%`;
     made(row, "span", `${(100 * probability).toFixed(1)}%`, "share");
   }
+  const scoreless = last.classes[0].probability === null;
+  at("bars").classList.toggle("scoreless", scoreless);
+  at("scoreless").hidden = !scoreless;
   at("figures").replaceChildren();
   const figures = [
     ["from picture to class", time(last.seconds)],
