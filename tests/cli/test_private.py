@@ -101,7 +101,7 @@ def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -
         for pool, warned in (("more/client", True), ("pools/client-1", False)):
             again = cli("private", "ask", pictures[0], *where, "--pool", tmp_path / pool, "--json")
             assert again.code == 0, again.err
-            assert ("for client has 0 of 1 images left, 5% or less: deal more" in again.err) == warned
+            assert ("for client has 0 of 1 images left, 5% or less: make more" in again.err) == warned
     left = json.loads(cli("private", "pool", "status", tmp_path / "stock", "--json").out)
     assert {(row["pool"], row["owner"]): row["left"] for row in left} == {
         ("server", "client-1"): 1,
@@ -109,7 +109,7 @@ def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -
         ("server-2", "client"): 0,
     }
     table = cli("private", "pool", "status", tmp_path / "stock").out
-    assert "pool server-2 for client has 0 of 1 images left, 5% or less: deal more" in table
+    assert "pool server-2 for client has 0 of 1 images left, 5% or less: make more" in table
     assert "client-1" in cli("private", "pool", "status", tmp_path / "pools/client-1").out
     assert "is a pool itself" in cli("private", "pool", "add", tmp_path / "stock/server", tmp_path / "more/client").err
     said = json.loads(asked.out)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +20,7 @@ from deepshare.cli.options import (
     check_writable,
     importing,
 )
+from deepshare.cli.private_pool import MADE, note, prepare, warn
 from deepshare.cli.private_pool import pool as pool_commands
 from deepshare.cli.private_ui import ui
 from deepshare.errors import EngineError
@@ -40,6 +40,7 @@ private = App(name="private", help="Private inference: the server keeps its weig
 
 private.command(pool_commands)
 private.command(ui)
+private.command(prepare)
 
 Engines = Annotated[str, Parameter(name=["--engine", "-e"], help=f"{ENGINES}.")]
 Provider = Annotated[
@@ -204,7 +205,7 @@ def ask(
 
     Args:
         server: HOST:PORT of deepshare private serve.
-        engine: Engine of the server; a server with another one is refused. With --pool it is gateshare.
+        engine: Engine of the server; a server with another one is refused. With --pool it is that of the pool.
         network: Name of the network, if the server has several.
         insecure: Ask another machine without TLS: everyone between can read and change what is sent.
         plan: Plan file; a server with another plan is refused.
@@ -220,12 +221,12 @@ def ask(
 
         expected = Plan.load(plan)
     if pool is not None:
-        _preprocessing()[1].check_pool(pool, "client")
+        engine = _engine_of(pool, engine)
     asked = Server(
         address=server,
         tls=None if tls is None else tls_of(tls),
         pool=None if pool is None else pool.absolute(),
-        engine=engine or (None if pool is None else _preprocessing()[0]),
+        engine=engine,
         network=network,
         insecure=insecure,
     )
@@ -372,6 +373,16 @@ def keys(
     print(f"{folder}/server goes to the server and {whose}; give each its folder with --tls")
 
 
+def _engine_of(pool: Path, engine: str | None) -> str:
+    """The engine of a client's pool, which must be the one that was asked for."""
+    from deepshare.private.engines.gateshare.preprocessing.pool import pool_engine, pools_in
+
+    found = pool_engine(pools_in(pool, "client", engine if engine == MADE else None)[0][1])
+    if engine not in (None, found):
+        raise EngineError(f"{pool} is a pool of engine {found}, not {engine}: name that engine, or none")
+    return found
+
+
 def _preprocessing() -> "tuple[str, Preprocessing]":
     """The engine of `outline`, `deal` and `--pool`, and its preprocessing."""
     from deepshare.private.runtime.engine import engine_with_preprocessing
@@ -385,11 +396,6 @@ def _progress(lots: int, total: int) -> None:
         note(f"{lots} of {total}")
 
 
-def note(text: str) -> None:
-    """Print a note to stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def note_making(engine: "Engine", program: "Program", images: int, options: Mapping[str, str]) -> None:
     """Print how much the parties will send each other before the images, where there is no dealer."""
     from deepshare.text import byte_size
@@ -400,11 +406,6 @@ def note_making(engine: "Engine", program: "Program", images: int, options: Mapp
     if offline.server_bytes and not offline.dealer_bytes:
         sent = byte_size(offline.server_bytes + offline.client_bytes)
         note(f"first the parties make randomness for the images: {sent}, and most of the time")
-
-
-def warn(engine: "Engine") -> None:
-    """Print the trust assumptions of an engine."""
-    note(f"{engine.name}: {engine.trust}")
 
 
 def _options(provider: str | None) -> Mapping[str, str]:

@@ -1,11 +1,22 @@
-"""`deepshare private pool`: what pools hold, and adding one to a folder of pools."""
+"""`deepshare private pool` and `prepare`: what pools hold, adding and filling them, making one without a dealer."""
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
-from deepshare.cli.options import Flag, Json
+from deepshare.cli.options import Flag, Json, TlsFolder, importing
+
+if TYPE_CHECKING:
+    from deepshare.private.runtime.engine import Engine
+
+MADE = "gateshare-2pc"
+"""The engine whose pools the two parties make."""
+
 
 pool = App(name="pool", help="Pools of gateshare: what is left, and adding more.")
 
@@ -80,3 +91,75 @@ def fill(
         pass
     finally:
         refill.close()
+
+
+def prepare(
+    *,
+    server: str,
+    pool: Annotated[Path, Parameter(help="Folder for the client's pool; it may hold one of this server already.")],
+    images: int = 8,
+    network: str | None = None,
+    tls: TlsFolder = None,
+    insecure: Flag = False,
+) -> None:
+    """Make the randomness of gateshare-2pc for a number of images, together with a server and nobody else.
+
+    The server is one of deepshare private serve --engine gateshare-2pc --pool FOLDER. It takes a minute or more for an
+    image. Interrupted on either side, it goes on when called again. Then private ask uses the pool as a dealer's.
+
+    Args:
+        server: HOST:PORT of deepshare private serve.
+        images: Number of images.
+        network: Name of the network, if the server has several.
+        insecure: Ask another machine without TLS: everyone between can read and change what is sent.
+    """
+    with importing():
+        from deepshare.private.remote.client import Server
+        from deepshare.private.remote.prepare import prepare as prepare_pool
+        from deepshare.private.runtime.engine import check_installed, find_engine
+        from deepshare.private.transport.tls import tls_of
+
+    engine = find_engine(MADE)
+    check_installed(engine)
+    asked = Server(
+        address=server, tls=None if tls is None else tls_of(tls), engine=MADE, network=network, insecure=insecure
+    )
+    warn(engine)
+    with progress() as told:
+        made = prepare_pool(asked, pool.absolute(), images, told)
+    print(f"{pool} is good for {made:,} more images: ask with --pool {pool}")
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[float, str, float], None]]:
+    """Show the share of the work that is done, the layer and the time left: a bar, or a line for each tenth."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    def words(layer: str, left: float) -> str:
+        return f"{layer}, {left // 60:.0f}:{left % 60:02.0f} left" if left == left else layer
+
+    if not sys.stderr.isatty():
+        said = [0]
+
+        def line(share: float, layer: str, left: float) -> None:
+            if int(share * 10) > said[0]:
+                said[0] = int(share * 10)
+                note(f"{share:.0%}  {words(layer, left)}")
+
+        yield line
+        return
+    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.description}"))
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task("", total=1.0)
+        yield lambda share, layer, left: bars.update(task, completed=share, description=words(layer, left))
+
+
+def note(text: str) -> None:
+    """Print a note to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn(engine: "Engine") -> None:
+    """Print the trust assumptions of an engine."""
+    note(f"{engine.name}: {engine.trust}")

@@ -132,6 +132,11 @@ class ModelClient:
         self._hosted: HostedClient | None = None
         self.prepared = 0
 
+    @property
+    def channel(self) -> Channel:
+        """The connection."""
+        return self._channel
+
     def close(self) -> None:
         """Hang up."""
         self._channel.close()

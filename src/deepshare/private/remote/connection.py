@@ -35,7 +35,7 @@ def connect(
     ahead: bool = True,
     insecure: bool = False,
 ) -> "Connection":
-    """Connect to a server of engine gateshare, for many images over time.
+    """Connect to a server of engine gateshare or gateshare-2pc, for many images over time.
 
     Args:
         server: HOST:PORT of deepshare private serve.
@@ -53,7 +53,6 @@ def connect(
         address=server,
         tls=certificates,
         pool=Path(pool).absolute(),
-        engine="gateshare",
         network=network,
         insecure=insecure,
     )

@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from queue import Empty, Queue
+from typing import Any, Self
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -28,9 +29,10 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.front_door import FrontDoor, Guest, Reply, Work
 from deepshare.private.remote.journal import Journal
+from deepshare.private.remote.relay import relay
 from deepshare.private.remote.session import PROTOCOL, Control, Message, account, run_session
 from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Session, Task, engine_with_preprocessing
-from deepshare.private.runtime.party import ProcessParty, free_ports
+from deepshare.private.runtime.party import Event, ProcessParty, free_ports
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
 
@@ -144,6 +146,7 @@ class Listening(Collector):
         self._server, self._hosts, self.journal = server, hosts, server.journal
         self.address = ":".join(map(str, listener.getsockname()[:2]))
         self._turn = threading.Lock()
+        self._making = threading.Lock()
         self._places: dict[Guest, None] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -232,12 +235,68 @@ class Listening(Collector):
         if guest.state is None:
             return self._greet(guest, message)
         visit: Visit = guest.state
-        self._check(visit, message)
         host = self._hosts[visit.network]
+        if "prepare" in message and host is not None:
+            return self._admit_making(guest, host, message)
+        self._check(visit, message)
         visit.owner = "" if host is None else host.admit(message)
         self._give_place(guest)
         visit.request = message
         return Work(partial(self._begin, guest, host))
+
+    def _admit_making(self, guest: Guest, host: Host, message: Message) -> Work:
+        """Let a guest make lots with a process of this server, if nobody else does."""
+        visit: Visit = guest.state
+        if message.get("outline") != self._digests[visit.network]:
+            raise RefusalError("the client has another plan than this server: ask again")
+        visit.owner = guest.name or "client"
+        extras = host.admit_making(message, visit.owner)
+        self._give_place(guest)
+        if not self._making.acquire(blocking=False):
+            self._leave_place(guest)
+            raise LaterError("lots are being made with another client: ask again later")
+        return Work(partial(self._make_lots, guest, host, extras))
+
+    def _make_lots(self, guest: Guest, host: Host, extras: dict[str, Any]) -> None:
+        """Make lots in a process of its own, to which all that the guest sends goes on."""
+        server, visit = self._server, guest.state
+        ours, theirs = socket.socketpair()
+        task = Task(
+            role="server",
+            program=server.networks[visit.network].program,
+            addresses={},
+            count=0,
+            options=server.options,
+            extras={**extras, "connection": theirs.fileno(), "position": guest.channel.position},
+        )
+        party = ProcessParty(server.engine.name, task, inherited=theirs.fileno())
+        events: Queue[Event] = Queue()
+        try:
+            self.journal.info(f"{guest.who}: lots are being made", client=guest.who, network=visit.network)
+            party.start(events.put)
+            theirs.close()
+            relay(guest.channel.connection, ours)
+            ours.close()
+            self._made_lots(guest, events)
+        finally:
+            party.stop()
+            self._making.release()
+            self._leave_place(guest)
+            with suppress(DeepShareError, OSError):
+                host.refresh()
+            self._door.leave(guest)
+
+    def _made_lots(self, guest: Guest, events: "Queue[Event]") -> None:
+        """Log what became of it."""
+        with suppress(Empty):
+            while (event := events.get(timeout=10.0)).kind == "ready":
+                pass
+            if event.kind == "done":
+                self.journal.info(f"{guest.who}: {event.value.offline.products:,} lots were made", client=guest.who)
+            else:
+                self.journal.refused(guest.who, "making", f"lots in the making: {event.value}")
+            return
+        self.journal.refused(guest.who, "making", "lots in the making: its process was still at work when it left")
 
     def _greet(self, guest: Guest, hello: Message) -> Reply:
         if hello.get("protocol") != PROTOCOL:

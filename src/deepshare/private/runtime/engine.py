@@ -126,6 +126,16 @@ class Host(Protocol):
     def session(self, channel: Channel, request: Mapping[str, Any]) -> Session:
         """Begin a client's session with its first request."""
 
+    def admit_making(self, request: Mapping[str, Any], owner: str) -> dict[str, Any]:
+        """Check a client's request to make lots.
+
+        Returns:
+            Extras of the task that takes part in it.
+
+        Raises:
+            RefusalError: It cannot be done.
+        """
+
     def levels(self) -> list[tuple[str, str, int, int]]:
         """For each pool and owner its name, the owner, how many images are left, and how many were dealt."""
 
@@ -179,7 +189,7 @@ class Dealt(NamedTuple):
 
 
 class Preprocessing(Protocol):
-    """The offline phase by a dealer, in advance: correlated randomness in pools on disk, one for each party.
+    """The offline phase in advance, by a dealer or by the two parties: correlated randomness in pools on disk.
 
     Attributes:
         options: The engine's options where parties use pools.
@@ -249,6 +259,26 @@ class Preprocessing(Protocol):
 
         Raises:
             EngineError: The pool is for something else.
+        """
+
+    def make(
+        self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
+    ) -> int:
+        """Make a client's pool together with a server, where there is no dealer.
+
+        Args:
+            program: The outline.
+            folder: The client's pool, which may be there already.
+            channel: A connection to the server, whose offer has arrived.
+            images: Number of images.
+            told: Called with the share of the work that is done, and the layer at work.
+
+        Returns:
+            How many images the new lots are good for.
+
+        Raises:
+            EngineError: Lots are dealt, or either party failed.
+            ConnectionError: The server is gone.
         """
 
 

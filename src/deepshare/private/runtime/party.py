@@ -102,10 +102,19 @@ class ProcessParty:
         task: The party's.
         threads: Number of its threads; all cores if None.
         through: Command that its process is started through.
+        inherited: Descriptor that it gets, under the same number.
     """
 
-    def __init__(self, engine: str, task: Task, threads: int | None = None, through: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        engine: str,
+        task: Task,
+        threads: int | None = None,
+        through: tuple[str, ...] = (),
+        inherited: int | None = None,
+    ) -> None:
         self._engine, self._task, self._through = engine, task, through
+        self._inherited = () if inherited is None else (inherited,)
         self._threads = len(os.sched_getaffinity(0)) if threads is None else threads
 
     def start(self, report: Callable[[Event], None]) -> None:
@@ -121,6 +130,7 @@ class ProcessParty:
             env={**os.environ, **_python_path(), "OMP_NUM_THREADS": str(self._threads)},
             cwd=self._folder.name,
             start_new_session=True,
+            pass_fds=self._inherited,
         )
         self._process = cast(_Piped, process)
         threading.Thread(target=self._feed, daemon=True).start()

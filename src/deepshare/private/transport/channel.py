@@ -165,6 +165,15 @@ class Channel:
         """Hang up."""
         self._socket.close()
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Numbers of the next frames, received and sent: whoever goes on with the connection resumes there."""
+        return self._inward, self._outward
+
+    def resume(self, position: tuple[int, int]) -> None:
+        """Go on where another channel on this connection was."""
+        self._inward, self._outward = position
+
     def _send(self, step: int, views: list[memoryview]) -> None:
         header = HEADER.pack(self.session, self._outward, step, sum(len(view) for view in views))
         self._outward += 1

@@ -4,20 +4,23 @@
 `crypto/test_homomorphic.py`, and between processes in `test_two_party.py`.
 """
 
+import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from deepshare.private.engines.gateshare.client import ClientMaterial
 from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, Messages
+from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.lot import Holder, Lot
-from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, LotBatch
+from deepshare.private.engines.gateshare.preprocessing.together import LotMaker, new_lots
 from deepshare.private.ir.program import Program
 from deepshare.private.transport.channel import Channel
 from deepshare.private.transport.duplex import Duplex
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
-from tests.private.engines.gateshare.trial import Trial
+from tests.private.engines.gateshare.trial import Run, Trial
 
 PARTIES: tuple[Holder, Holder] = ("server", "client")
 OPEN = "in the open"
@@ -71,16 +74,30 @@ class TwoPartyTrial(Trial):
     def __init__(self, program: Program, number_format: NumberFormat | None = None) -> None:
         super().__init__(program, number_format, dealt=False)
 
-    def lots(self, images: int) -> tuple[Lot, Lot]:
-        def make(party: Holder, channel: Channel) -> tuple[Lot, list[bytes]]:
+    def run(self, images: Tensor) -> Run:
+        """Make lots for a batch and run it."""
+        for_server, for_client = self.made_lots(len(images))
+        materials, seen = [], []
+        for lot, _ in for_client.parts:
+            materials.append(self.client.preprocess(lot, fresh_seed()))
+            seen.append(dict(self.public.seen))
+        mine = {number: torch.cat([one[number] for one in seen]) for number in seen[0]}
+        return self.online(images, for_server.parts, ClientMaterial.concat(materials), mine)
+
+    def made_lots(self, images: int) -> tuple[LotBatch, LotBatch]:
+        """Both halves of lots for one image each."""
+        batch = os.urandom(ID_BYTES)
+
+        def make(party: Holder, channel: Channel) -> tuple[LotBatch, list[bytes]]:
             maker = LotMaker.begin(self.schedule if party == "server" else self.public, party, channel)
             assert isinstance(maker._duplex, Told)
             maker._duplex.said.clear()
-            lot = maker.make(images)
+            lots = new_lots(batch, [fresh_seed() for _ in range(images)])
+            maker.make(lots)
             # The channel is free for frames again.
-            channel.send(7, lot.id)
-            assert channel.receive(7, 16).tobytes() == lot.id
-            return lot, [content for name, content in maker._duplex.said if name != OPEN]
+            channel.send(7, batch)
+            assert channel.receive(7, ID_BYTES).tobytes() == batch
+            return lots, [content for name, content in maker._duplex.said if name not in (OPEN, "unit", "units")]
 
         ends = well(at_both_ends(lambda channel: make("server", channel), lambda channel: make("client", channel)))
         (for_server, by_server), (for_client, by_client) = ends.results

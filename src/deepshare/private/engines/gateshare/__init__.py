@@ -1,4 +1,4 @@
-"""Engine gateshare: the gate-sharing protocol, with one message each way per activation and none for linear layers."""
+"""Engines gateshare and gateshare-2pc: one message each way per activation and none for linear layers."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ from torch import Tensor
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Dealt, Host, HostedClient, Outcome, Part, Role, Task
+from deepshare.private.transport.channel import Channel
 
 
 def _has_pool(options: Mapping[str, str]) -> bool:
@@ -52,7 +53,7 @@ class DealerPools:
         """Outlines that the pools were dealt for."""
         from deepshare.private.engines.gateshare.preprocessing.pool import pools_in
 
-        return {about["outline"] for _, about in pools_in(folder, role)}
+        return {about["outline"] for _, about in pools_in(folder, role, "gateshare")}
 
     def host(self, program: Program, pools: Sequence[Path]) -> Host:
         """Serve clients that share the weights and pools."""
@@ -72,6 +73,65 @@ class DealerPools:
         from deepshare.private.engines.gateshare.hosted_client import PoolClient
 
         return PoolClient(program, pool, dealings)
+
+    def make(
+        self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
+    ) -> int:
+        """Refuse: lots are dealt."""
+        raise EngineError("lots of gateshare are dealt: get a pool from the dealer, or take a server of gateshare-2pc")
+
+
+class TwoPartyPools:
+    """Lots that the two parties make in advance; see `runtime.engine.Preprocessing`."""
+
+    options: Mapping[str, str] = {"lots": "pool"}
+
+    def write_outline(self, path: Path, program: Program, samples: Tensor | None) -> None:
+        """Refuse: nobody needs one."""
+        raise EngineError("gateshare-2pc has no dealer that needs an outline: make lots with private prepare")
+
+    def deal(
+        self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]
+    ) -> Dealt:
+        """Refuse: there is no dealer."""
+        raise EngineError("gateshare-2pc has no dealer: make lots with private prepare")
+
+    def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
+        """Refuse a folder that holds no pool of this party."""
+        self.networks(folder, role)
+
+    def networks(self, folder: Path, role: Literal["server", "client"]) -> set[str]:
+        """Outlines that the pools were made for."""
+        from deepshare.private.engines.gateshare.preprocessing.pool import pools_in
+
+        return {about["outline"] for _, about in pools_in(folder, role, "gateshare-2pc")}
+
+    def host(self, program: Program, pools: Sequence[Path]) -> Host:
+        """Serve clients that share the weights, and make lots with them."""
+        from deepshare.private.engines.gateshare.host import SessionHost
+
+        return SessionHost(program, pools, "gateshare-2pc")
+
+    def dealings(self, folder: Path) -> set[str]:
+        """Dealings of the client's pools."""
+        from deepshare.private.engines.gateshare.preprocessing.stock import levels
+
+        found = [level for level in levels(folder) if level.party == "client"]
+        return {level.dealing for level in found if level.left} or {level.dealing for level in found}
+
+    def client(self, program: Program, pool: Path, dealings: Collection[str]) -> HostedClient:
+        """Ask such a server, with the client's pool."""
+        from deepshare.private.engines.gateshare.hosted_client import PoolClient
+
+        return PoolClient(program, pool, dealings, "gateshare-2pc")
+
+    def make(
+        self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
+    ) -> int:
+        """Make lots with a server into the client's pool."""
+        from deepshare.private.engines.gateshare.making import make_pool
+
+        return make_pool(program, folder, channel, images, told)
 
 
 class Gateshare:
@@ -127,7 +187,7 @@ class GateshareTwoParty:
     install = "pip install 'deepshare[2pc,spu]'"
     encrypts = True
     delays = 2.0
-    preprocessing = None
+    preprocessing = TwoPartyPools()
 
     def roles(self, options: Mapping[str, str]) -> tuple[Role, ...]:
         """Both parties."""
@@ -137,15 +197,16 @@ class GateshareTwoParty:
         """Refuse max-pooling, squares, options, and weights beyond the range of fixed point."""
         from deepshare.private.engines.gateshare.compile import check
 
-        if options:
+        if options and dict(options) != self.preprocessing.options:
             raise EngineError(f"engine {self.name} has no option {', '.join(sorted(options))}: leave it out")
         check(program, dealt=False)
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part."""
         from deepshare.private.engines.gateshare.main import run
+        from deepshare.private.engines.gateshare.making import take_part
 
-        return run(task, ready, dealt=False)
+        return take_part(task, ready) if "request" in task.extras else run(task, ready, dealt=False)
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Costs as `run` measures them, without time: online exactly, offline within 10%."""

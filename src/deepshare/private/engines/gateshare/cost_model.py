@@ -56,7 +56,7 @@ def offline(program: Program, images: int, *, dealt: bool = True) -> Part:
         if dealt:
             cost += Part(dealer_bytes=steps.lot_bytes(together, "server") + steps.lot_bytes(together, "client"))
         else:
-            cost += sum((step.making_cost(together) for step in steps.steps), Part())
+            cost += steps.making_cost(together)
     return cost
 
 

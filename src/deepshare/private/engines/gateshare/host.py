@@ -24,7 +24,8 @@ from deepshare.private.engines.gateshare.cost_model import PartyMeter, inference
 from deepshare.private.engines.gateshare.crypto.limb_matmul import whole_is_faster
 from deepshare.private.engines.gateshare.lot import ID_BYTES
 from deepshare.private.engines.gateshare.main import SessionSetup, begin, offer, server_setup, session_id
-from deepshare.private.engines.gateshare.preprocessing.pool import LotPool, pools_in
+from deepshare.private.engines.gateshare.making import read_request
+from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DEALT, MADE, LotPool, pools_in
 from deepshare.private.engines.gateshare.preprocessing.stock import Level, levels
 from deepshare.private.engines.gateshare.server import ServerParty, ServerSession
 from deepshare.private.ir import outline
@@ -43,6 +44,8 @@ from deepshare.private.transport.channel import (
 # is a turn for each core.
 _THREADS = 4
 MOST_CANDIDATES = 600
+MOST_IMAGES = 10_000
+"""Images that a client may ever ask where the parties make lots: every answer tells something about the network."""
 
 
 class HostedDealing:
@@ -61,18 +64,21 @@ class SessionHost:
     Args:
         program: With its weights.
         pools: The server's pools, or folders of pools, in which new ones may appear at any time.
+        engine: The engine that pools are for; those that parties make together go to the first folder.
 
     Raises:
         EngineError: There is no pool, or one that was named is of another network, or of another party.
     """
 
-    def __init__(self, program: Program, pools: Sequence[Path]) -> None:
-        self._program, self._folders = program, pools
+    def __init__(self, program: Program, pools: Sequence[Path], engine: str = DEALT) -> None:
+        self._program, self._folders, self._engine = program, pools, engine
         self._dealings: dict[bytes, HostedDealing] = {}
         self._known: set[Path] = set()
         self._warned: dict[tuple[str, str], float] = {}
+        if engine == MADE:
+            self._check_folder(pools[0])
         self.refresh()
-        if not self._dealings:
+        if not self._dealings and engine == DEALT:
             raise EngineError(
                 "gateshare serves what was dealt beforehand for this network and this --answer: give such a pool with "
                 "--pool"
@@ -85,7 +91,7 @@ class SessionHost:
         """Look for pools that were added since; those of other networks are for others."""
         said, digest = [], outline.digest(self._program)
         for folder in self._folders:
-            for path, about in pools_in(folder, "server"):
+            for path, about in self._pools_in(folder):
                 if path not in self._known and about.get("outline") == digest:
                     self._add(path)
                     said.append(f"pool {path.name} added")
@@ -95,6 +101,32 @@ class SessionHost:
     def dealings(self) -> list[str]:
         """Ids of its dealings."""
         return [session.hex() for session in list(self._dealings)]
+
+    def _pools_in(self, folder: Path) -> list[tuple[Path, dict[str, str]]]:
+        try:
+            return pools_in(folder, "server", self._engine)
+        except EngineError:
+            if self._engine == MADE:  # none yet
+                return []
+            raise
+
+    def _check_folder(self, folder: Path) -> None:
+        if (folder / ABOUT).exists():
+            raise EngineError(f"{folder} is a pool itself: give a folder, in which clients' pools are made")
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
+
+    def admit_making(self, request: Mapping[str, Any], owner: str) -> dict[str, Any]:
+        """Check a request to make lots; returns what the process needs that takes part."""
+        if self._engine != MADE:
+            raise RefusalError("this server's lots are dealt: get a pool from its dealer, and ask with it")
+        images, _, _ = read_request(request)
+        made = sum(level.dealt + level.stock.unusable for level in self._levels() if level.stock.owner == owner)
+        if made + images > MOST_IMAGES:
+            raise RefusalError(f"{made:,} images of {MOST_IMAGES:,} were made for this client: it gets no more")
+        return {"pools": self._folders[0], "owner": owner, "request": dict(request)}
 
     def levels(self) -> list[tuple[str, str, int, int]]:
         """Levels of all pools."""
@@ -177,7 +209,7 @@ class HostedSession:
                 self._serving = self._set_up(setup, spent)
             else:
                 channel.send_message({"spent": spent})
-            for images in inferences(setup.schedule.program, count):
+            for images in inferences(setup.schedule.program, count, dealt=setup.schedule.dealt):
                 channel.patience = SILENCE_SECONDS + images * 2 * opening_bytes(setup.schedule) / SLOWEST
                 for _ in self._serving.answer(images):
                     self._turns.release()

@@ -19,7 +19,7 @@ from deepshare.private.engines.gateshare.main import (
     obtain_masked_weights,
     session_id,
 )
-from deepshare.private.engines.gateshare.preprocessing.pool import LotPool, pools_in
+from deepshare.private.engines.gateshare.preprocessing.pool import DEALT, LotPool, pools_in
 from deepshare.private.engines.gateshare.preprocessing.stock import levels
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
@@ -34,14 +34,15 @@ class PoolClient:
         program: The outline.
         folder: The client's pool, or a folder of several; the first with lots left is used.
         dealings: Ids of the dealings that the server has.
+        engine: The engine that pools are for.
 
     Raises:
         EngineError: It is no pool of this network.
     """
 
-    def __init__(self, program: Program, folder: Path, dealings: Collection[str]) -> None:
+    def __init__(self, program: Program, folder: Path, dealings: Collection[str], engine: str = DEALT) -> None:
         self._program = program
-        self._pool = _chosen(folder, program, dealings)
+        self._pool = _chosen(folder, program, dealings, engine)
         self._session: ClientSession | None = None
         self._prepared: list[ClientMaterial] = []
 
@@ -79,14 +80,17 @@ class PoolClient:
                 self._session = self._set_up(channel, said)
             else:
                 self._doubt(said)
-            self._prepared = [self._session.prepare(max(inferences(self._program, count)))]
+            self._prepared = [self._session.prepare(max(self._inferences(count)))]
 
     def infer(self, images: Tensor) -> None:
         """Ask images, as many as were prepared."""
         session = self._begun()
         with torch.no_grad():
-            for batch in images.split(max(inferences(self._program, len(images)))):
+            for batch in images.split(max(self._inferences(len(images)))):
                 session.infer(batch, self._prepared.pop() if self._prepared else session.prepare(len(batch)))
+
+    def _inferences(self, count: int) -> list[int]:
+        return inferences(self._program, count, dealt=self._pool.dealt)
 
     def outcome(self) -> Outcome:
         """Logits and cost since the last outcome."""
@@ -100,7 +104,7 @@ class PoolClient:
     def _set_up(self, channel: Channel, said: dict[str, Any]) -> ClientSession:
         meter = PartyMeter([channel], "client_bytes")
         number_format, session = agreed_format(said, self._program), session_id(said)
-        steps = schedule(self._program, number_format)
+        steps = schedule(self._program, number_format, dealt=self._pool.dealt)
         lots = client_lots(self._pool, session, steps, channel)
         self._doubt(said)
         begin(session, steps, channel)
@@ -119,9 +123,9 @@ class PoolClient:
             raise EngineError("the server does not say which lots are spent: install the same deepshare") from error
 
 
-def _chosen(folder: Path, program: Program, dealings: Collection[str]) -> LotPool:
+def _chosen(folder: Path, program: Program, dealings: Collection[str], engine: str) -> LotPool:
     """The first pool of a network and a server that has lots left."""
-    found, digest = pools_in(folder, "client"), outline.digest(program)
+    found, digest = pools_in(folder, "client", engine), outline.digest(program)
     mine = [path for path, about in found if about.get("outline") == digest and about.get("session") in dealings]
     paths = mine or [found[0][0]]
     pools = [LotPool(path, "client", program) for path in paths]

@@ -96,6 +96,28 @@ class LotBatch:
         shares: Tensor = _concat([_select(lot.share(name, number, shape), rows) for lot, rows in self.parts])
         return shares
 
+    def has(self, name: str, number: int) -> bool:
+        """Whether there are such shares."""
+        return (number, name) in self.parts[0][0].pieces
+
+    def coins(self, name: str, number: int, count: int) -> Bits:
+        """See `Lot.coins`; for lots of which all images are used."""
+        return np.concatenate([lot.coins(name, number, count) for lot, _ in self.parts])
+
+    def put(self, name: str, number: int, values: Tensor) -> None:
+        """Store shares of all images, one row each; see `Lot.put`."""
+        for (lot, _), part in zip(self.parts, values.split([lot.images for lot, _ in self.parts]), strict=True):
+            lot.put(name, number, part)
+
+    def put_bits(self, name: str, number: int, bits: Bits) -> None:
+        """Store bits of all images, as many for each; those of a lot are packed together."""
+        rows = bits.reshape(self.images, -1)
+        for (lot, _), part in zip(self.parts, np.split(rows, self._ends()), strict=True):
+            lot.pieces[number, name] = np.packbits(part, bitorder="little")
+
+    def _ends(self) -> list[int]:
+        return [int(end) for end in np.cumsum([lot.images for lot, _ in self.parts])[:-1]]
+
     def public_mask(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
         """See `Lot.public_mask`."""
         masks: Tensor = _concat([_select(lot.public_mask(name, number, shape), rows) for lot, rows in self.parts])

@@ -164,7 +164,7 @@ def server_setup(origin: Origin, program: Program) -> SessionSetup:
     """Begin a session: with a pool as it was dealt, else after calibration, with a dealer or the client alone."""
     if isinstance(origin, LotPool):
         origin.bind(weights_digest(program))
-        steps = schedule(program, origin.number_format)
+        steps = schedule(program, origin.number_format, dealt=origin.dealt)
         return SessionSetup(steps, origin.session, origin.seed, origin)
     number_format = calibrate(program)
     steps = schedule(program, number_format, dealt=origin is not None)
@@ -201,7 +201,7 @@ def answer_client(
     for number, masked in masked_weights:
         if wanted:
             client.send(number, *masked)
-    lots = setup.lots or ServerLotsTogether(LotMaker.begin(steps, "server", client))
+    lots = setup.lots or ServerLotsTogether(LotMaker.begin(steps, "server", client), client)
     serving = ServerSession(server, client, lots, meter)
     for images in inferences(steps.program, count, dealt=steps.dealt):
         for _ in serving.answer(images):

@@ -35,6 +35,15 @@ def tile(rows: int, inner: int, columns: int, packs: bool) -> tuple[int, int, in
 
 
 @cache
+def work(rows: int, inner: int, columns: int) -> float:
+    """About how long a product takes, with the packing of a ciphertext as the unit; a multiplication is a sixth."""
+    height, depth, width = tile(rows, inner, columns, True)
+    down, deep, across = ceil(rows / height), ceil(inner / depth), ceil(columns / width)
+    packed = max(down * across, ceil(rows * columns / _COEFFICIENTS) * depth) if down * across > 1 else 0
+    return packed + down * deep * across / 6
+
+
+@cache
 def product(rows: int, inner: int, columns: int) -> Part:
     """A share (rows, inner) times the server's matrix (inner, columns): the smaller factor goes out encrypted."""
     height, depth, width = tile(rows, inner, columns, True)

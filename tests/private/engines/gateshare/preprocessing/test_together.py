@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.gateshare import cost_model, reference
-from deepshare.private.engines.gateshare.crypto.ring import encode
+from deepshare.private.engines.gateshare.crypto.ring import encode, fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder
 from deepshare.private.engines.gateshare.preprocessing import together
-from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
+from deepshare.private.engines.gateshare.preprocessing.together import LotMaker, new_lots
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.local import output_cost
@@ -63,16 +63,18 @@ def test_every_tensor_is_exact_and_every_online_byte_is_computed(trial: TwoParty
 
 
 def test_a_lot_has_its_sizes_and_nothing_is_sent_for_a_neuron(trial: TwoPartyTrial) -> None:
-    halves = dict(zip(PARTIES, trial.lots(2), strict=True))
-    for party, lot in halves.items():
-        sizes = trial.schedule.dealt_bytes(2, party)
-        assert {piece: len(data) for piece, data in lot.pieces.items()} == sizes
-        assert trial.schedule.lot_bytes(2, party) == ID_BYTES + len(lot.seed) + sum(sizes.values())
-    assert halves["server"].id == halves["client"].id and halves["server"].seed != halves["client"].seed
-    gates = [replace(step, affine=None) for step in trial.schedule.steps if isinstance(step, GateStep)]
-    cost = sum((step.making_cost(2) for step in gates), Part())
-    assert trial.made == {"server": cost.server_bytes + ID_BYTES, "client": cost.client_bytes}
-    assert all(step.making_cost(2) == Part() for step in gates if not step.leads)
+    halves = dict(zip(PARTIES, trial.made_lots(2), strict=True))
+    for party, lots in halves.items():
+        sizes = trial.schedule.dealt_bytes(1, party)
+        for lot, _ in lots.parts:
+            assert {piece: len(data) for piece, data in lot.pieces.items()} == sizes
+            assert trial.schedule.lot_bytes(1, party) == ID_BYTES + len(lot.seed) + sum(sizes.values())
+    for (one, _), (other, _) in zip(halves["server"].parts, halves["client"].parts, strict=True):
+        assert one.id == other.id and one.seed != other.seed
+    gates = [step for step in trial.schedule.steps if isinstance(step, GateStep)]
+    cost = sum((step.transfer_cost(2) for step in gates), Part())
+    assert trial.made == {"server": cost.server_bytes, "client": cost.client_bytes}
+    assert all(step.transfer_cost(2) == Part() for step in gates if not step.leads)
 
 
 def test_what_is_said_before_and_with_the_images_looks_random_and_holds_no_weight_or_pixel() -> None:
@@ -105,7 +107,7 @@ def test_what_is_said_before_and_with_the_images_looks_random_and_holds_no_weigh
 
 
 def test_masks_of_two_lots_have_nothing_in_common(trial: TwoPartyTrial) -> None:
-    first, second = trial.lots(1), trial.lots(1)
+    first, second = ([lots.parts[0][0] for lots in trial.made_lots(1)] for _ in range(2))
     for one, other in zip(first, second, strict=True):
         assert one.id != other.id and one.seed != other.seed
         for piece, data in one.pieces.items():
@@ -148,7 +150,8 @@ def test_a_dishonest_peer_ends_it_with_one_line_on_both_sides(
     monkeypatch.setattr(together, "Duplex", Dishonest)
 
     def make(role: Holder, channel: Channel) -> None:
-        LotMaker.begin(trial.schedule if role == "server" else trial.public, role, channel).make(1)
+        maker = LotMaker.begin(trial.schedule if role == "server" else trial.public, role, channel)
+        maker.make(new_lots(bytes(16), [fresh_seed()]))
 
     ends = at_both_ends(lambda channel: make("server", channel), lambda channel: make("client", channel))
     for error in ends.errors:

@@ -44,6 +44,11 @@ def edges(bits: int, count: int) -> tuple[Tensor, Tensor]:
     return x - z_C, z_C
 
 
+def whole_lot(lot: Lot) -> LotBatch:
+    """All images of a lot."""
+    return LotBatch([(lot, range(lot.images))])
+
+
 @pytest.mark.parametrize("bits", [6, 9, 32, 37, 49, 63])
 def test_every_bit_is_that_of_the_clear_and_every_byte_is_counted(bits: int) -> None:
     images, each = 3, 40
@@ -55,7 +60,7 @@ def test_every_bit_is_that_of_the_clear_and_every_byte_is_counted(bits: int) -> 
     def run(party: Holder, channel: Channel) -> Any:
         transfers, lot = Transfers.begin(channel, 9, party), halves[party]
         begun = channel.sent
-        make_carries(5, bits, z_C if party == "client" else torch.zeros_like(z_C), lot, transfers)
+        make_carries(5, bits, z_C if party == "client" else torch.zeros_like(z_C), whole_lot(lot), transfers)
         assert {name: len(data) for (_, name), data in lot.pieces.items()} == carry_bytes(len(z_C), bits, party)
         made = channel.sent
         own = z_C if party == "client" else z_S - eps
@@ -104,7 +109,7 @@ def test_rows_of_several_lots_go_together() -> None:
             z = torch.zeros(len(rows), each, dtype=torch.int64)
             if party == "client":
                 z[1 if pair is first else 0 :] = z_C.view(4, each)[:2] if pair is first else z_C.view(4, each)[2:]
-            make_carries(1, bits, z.view(-1), pair[party], transfers)
+            make_carries(1, bits, z.view(-1), whole_lot(pair[party]), transfers)
         batch = LotBatch([(first[party], [1, 2]), (second[party], [0, 1])])
         own = (z_C if party == "client" else z_S).view(4, each)
         keys = read_carries(1, bits, own, batch, party)
@@ -143,7 +148,7 @@ def test_a_gate_masks_all_neurons_that_share_it() -> None:
     def run(party: Holder, channel: Channel) -> Any:
         transfers = Transfers.begin(channel, 0, party)
         begun = channel.sent
-        make_gate_masks(3, gates, sites, halves[party], transfers)
+        make_gate_masks(3, gates, sites, whole_lot(halves[party]), transfers)
         return channel.sent - begun, transfers.sender.transfers
 
     ends = well(at_both_ends(lambda channel: run("server", channel), lambda channel: run("client", channel)))

@@ -11,8 +11,8 @@ A product of groups multiplies matrices (rows, inner) and (inner, outputs) pairw
 say. Several groups together make a matrix with blocks on its diagonal, until the result fills a ciphertext.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata, util
 from typing import Any, Protocol, Self
 
@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.spu.cheetah import product
+from deepshare.private.engines.spu.cheetah import product, work
 from deepshare.private.runtime.engine import Part, Role
 
 SPU_VERSION = "0.10.0.dev20251211"
 _STORAGE = "cheetah.AShr<FM64>"
-_COEFFICIENTS = 8192  # of a ciphertext
+_PACKING = 2_000  # bytes that are worth the packing of a ciphertext, of which a core does some hundred a second
 _WAIT_MILLISECONDS = 3_600_000  # longer than messages wait, so that theirs is the error
 _RANKS: dict[Role, int] = {"server": 0, "client": 1}
 # Large enough that the answer is packed, for which both make keys.
@@ -58,17 +58,42 @@ class GroupedSize:
     inner: int
     outputs: int
 
-    @property
-    def together(self) -> int:
-        """Groups that are multiplied at once."""
-        most = max(1, _COEFFICIENTS // (self.rows * self.outputs))
-        return min(self.groups, 1 << (most.bit_length() - 1))
-
-    def products(self) -> Iterator[tuple[slice, tuple[int, int, int]]]:
+    def products(self) -> "list[Cut]":
         """The groups that are multiplied at once, and the size of that product."""
-        for begin in range(0, self.groups, self.together):
-            count = min(self.together, self.groups - begin)
-            yield slice(begin, begin + count), (self.rows, count * self.inner, count * self.outputs)
+        return _cheapest(self)
+
+
+Cut = tuple[slice, tuple[int, int, int]]
+
+
+@cache
+def _cheapest(size: GroupedSize) -> list[Cut]:
+    """The way with the fewest bytes: so many groups at once, a power of two, with zeros in the inner dimension or not.
+
+    Bytes are weighed against ciphertexts that have to be packed, which takes most of the time.
+    """
+    ways = []
+    together = 1
+    while together < 2 * size.groups:
+        ways += [_cuts(size, together, padded) for padded in (False, True)]
+        together *= 2
+    return min(ways, key=lambda cuts: sum(_bytes(one) + _PACKING * work(*one) for _, one in cuts))
+
+
+def _cuts(size: GroupedSize, together: int, padded: bool) -> list[Cut]:
+    cuts = []
+    for begin in range(0, size.groups, together):
+        count = min(together, size.groups - begin)
+        inner = count * size.inner
+        if padded:
+            inner = 1 << (inner - 1).bit_length()
+        cuts.append((slice(begin, begin + count), (size.rows, inner, count * size.outputs)))
+    return cuts
+
+
+def _bytes(size: tuple[int, int, int]) -> int:
+    cost = product(*size)
+    return cost.server_bytes + cost.client_bytes
 
 
 def product_cost(size: GroupedSize) -> Part:
@@ -169,20 +194,22 @@ class Encrypted:
             raise EngineError(f"a product under encryption failed ({error}): start both parties again") from error
         return share
 
-    def grouped(self, own: Tensor, size: GroupedSize) -> Tensor:
-        """A share of the products of groups, (groups, rows, outputs).
+    def groups(self, own: Tensor, size: tuple[int, int, int]) -> Tensor:
+        """A share of the products of some groups, (groups, rows, outputs).
 
         Args:
             own: (groups, rows, inner) of the client, (groups, inner, outputs) of the server.
-            size: All sizes.
+            size: As `GroupedSize.products` gives it.
         """
-        parts = []
-        for groups, (rows, inner, outputs) in size.products():
-            chosen = own[groups]
-            mine = torch.block_diag(*chosen) if self._rank == 0 else chosen.transpose(0, 1).reshape(rows, inner)
-            share = self.product(mine.contiguous(), (rows, inner, outputs))
-            parts.append(share.view(rows, -1, size.outputs).transpose(0, 1))
-        return torch.cat(parts)
+        rows, inner, _ = size
+        if self._rank == 0:
+            mine = torch.block_diag(*own)
+            mine = torch.nn.functional.pad(mine, (0, 0, 0, inner - len(mine)))
+        else:
+            mine = own.transpose(0, 1).reshape(rows, -1)
+            mine = torch.nn.functional.pad(mine, (0, inner - mine.shape[1]))
+        share = self.product(mine.contiguous(), size)
+        return share.view(rows, len(own), -1).transpose(0, 1)
 
     def _try(self) -> None:
         """Multiply matrices that both know, and compare."""

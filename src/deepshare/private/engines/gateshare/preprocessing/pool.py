@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -36,6 +36,8 @@ from deepshare.private.transport.channel import RefusalError
 
 VERSION, EARLIER = 4, 3
 ABOUT, LOTS, MASKED_WEIGHTS = "pool.json", "lots", "offsets"  # names in pools that are dealt already
+DEALT, MADE = "gateshare", "gateshare-2pc"
+"""Engines of a pool's lots: those of a dealer, and those that the two parties make."""
 _CHECK_BYTES = 32
 
 
@@ -108,7 +110,7 @@ def write_about(
 def write_lot(folder: Path, steps: Schedule, lot: Lot, party: Holder) -> None:
     """Write a lot into a pool; whoever writes many syncs the folder afterwards."""
     content = b"".join([lot.id, lot.seed, *(lot.pieces[piece].tobytes() for piece in steps.dealt_bytes(1, party))])
-    write_atomically(folder / LOTS / lot.id.hex(), content + _check(content), 0o600, sync=False)
+    write_atomically(folder / LOTS / lot.id.hex(), content + content_digest(content), 0o600, sync=False)
 
 
 class LotPool:
@@ -123,8 +125,9 @@ class LotPool:
         session: Id of the session that all its lots belong to.
         seed: Of the masks that hide the weights; the server's alone.
         number_format: The number format.
-        images: How many images it was dealt for; the client's alone.
+        images: How many images it was dealt for; the client's alone, and 0 where there is no limit.
         folder: The party's folder.
+        dealt: Whether a dealer made its lots.
 
     Raises:
         EngineError: There is no pool, or it is for another party, network or plan.
@@ -140,9 +143,9 @@ class LotPool:
             self.images = int(about.get("images", 0))
         except (TypeError, ValueError) as error:
             raise EngineError(f"{folder / ABOUT} is damaged: deal anew") from error
-        self.folder, self._party = folder, party
+        self.folder, self._party, self.dealt = folder, party, pool_engine(about) == DEALT
         self._marks = Marks(folder)
-        self._schedule = schedule(program, self.number_format)
+        self._schedule = schedule(program, self.number_format, dealt=self.dealt)
         there = {path.name for path in (folder / LOTS).iterdir()}
         for name in self._marks.spent():  # a process that was killed had no time to
             if name.hex() in there:
@@ -166,11 +169,11 @@ class LotPool:
         path = self.folder / MASKED_WEIGHTS
         content = bytearray(path.read_bytes()) if path.exists() else bytearray()
         found, check = content[:-_CHECK_BYTES], content[-_CHECK_BYTES:]
-        return found if check == _check(found) else None
+        return found if check == content_digest(found) else None
 
     def keep_masked_weights(self, content: bytes) -> None:
         """Keep the masked weights: they serve all lots of the pool."""
-        write_atomically(self.folder / MASKED_WEIGHTS, content + _check(content), 0o600)
+        write_atomically(self.folder / MASKED_WEIGHTS, content + content_digest(content), 0o600)
 
     @property
     def name(self) -> str:
@@ -188,6 +191,8 @@ class LotPool:
     def left(self) -> int:
         """How many images the client can still ask."""
         stock = self._marks.stock()
+        if not self.dealt:
+            return sum(one.left for one in stock)
         used = sum(one.used for one in stock)
         return max(0, min(self.images - used, sum(one.fresh + one.doubted for one in stock)))
 
@@ -230,13 +235,13 @@ class LotPool:
         """Refuse more images than are left of those that were dealt, before any lot is spent."""
         left = self.left()
         if images > left:
-            raise EngineError(f"{images} images, and the pool is good for {left} more: deal anew, or ask fewer")
+            raise EngineError(f"{images} images, and the pool is good for {left} more: {self._cure}, or ask fewer")
 
     def get(self, images: int) -> list[Lot]:
         """Take the first lots that are left, one for each image."""
         names = self.names()
         if len(names) < images:
-            raise EngineError(f"{images} images wanting, and {len(names)} lots left in the pool: deal anew")
+            raise EngineError(f"{images} images wanting, and {len(names)} lots left in the pool: {self._cure}")
         return self.take_all(names[:images])
 
     def expect(self, images: int) -> None:
@@ -244,8 +249,14 @@ class LotPool:
         raise RefusalError("the client asks for lots and this server has a pool: give the client its own with --pool")
 
     def dealt_bytes(self, lot: Lot) -> int:
-        """All bytes of a lot, as no dealer counts them any more."""
+        """All bytes of a lot, as no dealer counts them any more; where there was none, nobody dealt it."""
+        if not self.dealt:
+            return 0
         return len(lot.id) + len(lot.seed) + sum(piece.nbytes for piece in lot.pieces.values())
+
+    @property
+    def _cure(self) -> str:
+        return "deal anew" if self.dealt else "make more with private prepare"
 
     def _path(self, name: bytes) -> Path:
         return self.folder / LOTS / name.hex()
@@ -266,7 +277,11 @@ def read_lot(path: Path, steps: Schedule, party: Holder) -> Lot:
         raise EngineError(f"lot {path} cannot be read ({error.strerror}): it will not be used; ask again") from error
     content, name = data[:-_CHECK_BYTES], bytes.fromhex(path.name)
     whole = len(content) == steps.lot_bytes(1, party)
-    if not whole or data[-_CHECK_BYTES:].tobytes() != _check(content.data) or content[:ID_BYTES].tobytes() != name:
+    if (
+        not whole
+        or data[-_CHECK_BYTES:].tobytes() != content_digest(content.data)
+        or content[:ID_BYTES].tobytes() != name
+    ):
         raise EngineError(f"lot {path} is damaged: it will not be used; ask again")
     pieces, begin = {}, ID_BYTES + SEED_BYTES
     for piece, size in steps.dealt_bytes(1, party).items():
@@ -287,22 +302,40 @@ def check_party(folder: Path, party: Holder) -> dict[str, str]:
     return about
 
 
-def pools_in(folder: Path, party: Holder) -> list[tuple[Path, dict[str, str]]]:
+def pool_engine(about: Mapping[str, str]) -> str:
+    """The engine that a pool is for."""
+    return about.get("engine", DEALT)
+
+
+def pools_in(folder: Path, party: Holder, engine: str | None = None) -> list[tuple[Path, dict[str, str]]]:
     """The finished pools of a party in a folder, or the folder itself if it is one, with their descriptions.
+
+    Args:
+        folder: The folder.
+        party: The party.
+        engine: The engine that they must be for; None for any.
 
     Raises:
         EngineError: There is none.
     """
     if (folder / ABOUT).exists() or not folder.is_dir():
-        return [(folder, check_party(folder, party))]
+        about = check_party(folder, party)
+        if engine not in (None, pool_engine(about)):
+            raise EngineError(f"{folder} is a pool of engine {pool_engine(about)}, not {engine}: name that engine")
+        return [(folder, about)]
     found = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):  # it is being moved here
             continue
         with suppress(EngineError):
-            found.append((path, check_party(path, party)))
+            about = check_party(path, party)
+            if engine in (None, pool_engine(about)):
+                found.append((path, about))
     if not found:
-        raise EngineError(f"there is no finished pool of the {party} in {folder}: make one with deepshare private deal")
+        cure = "prepare" if engine == MADE else "deal"
+        raise EngineError(
+            f"there is no finished pool of the {party} in {folder}: make one with deepshare private {cure}"
+        )
     return found
 
 
@@ -318,7 +351,8 @@ def _about(folder: Path) -> dict[str, str]:
     return about
 
 
-def _check(content: bytes | bytearray | memoryview) -> bytes:
+def content_digest(content: bytes | bytearray | memoryview) -> bytes:
+    """A digest that shows whether a file is whole."""
     return hashlib.blake2b(content, digest_size=_CHECK_BYTES).digest()
 
 

@@ -46,7 +46,7 @@ class Level:
         """A line if it is low, or nothing."""
         whose = f" for {self.stock.owner}" if self.stock.owner else ""
         said = f"pool {self.pool}{whose} has {self.promised:,} of {self.dealt:,} images left"
-        return f"{said}, {self.low:.0%} or less: deal more" if self.low < 1 else ""
+        return f"{said}, {self.low:.0%} or less: make more" if self.low < 1 else ""
 
     @property
     def low(self) -> float:
@@ -99,7 +99,7 @@ def _of(path: Path, party: Holder, about: dict[str, Any]) -> Iterator[Level]:
     with closing(Marks(path)) as marks:
         stocks = marks.stock()
     for stock in stocks:
-        if party == "server" or stock.images is not None:
+        if party == "server" or stock.images is not None or not about.get("images"):
             yield Level(path.name, party, dealing, stock, stock.left, stock.dealt)
         else:  # a client's pool of an earlier version
             images = int(about.get("images", 0))

@@ -1,21 +1,76 @@
-"""Lots that the two parties make together, without a dealer: transfers for gates, encryption for linear layers."""
+"""Lots that the two parties make together, without a dealer: transfers for gates, encryption for linear layers.
+
+The work is done in *units*, one after the other: the transfers of a leader, or one product under encryption. After each
+the parties agree on a tag for it, so that work that was interrupted goes on after the last unit that both have.
+"""
 
 import os
-from typing import Self
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
-from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot
+from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, GroupedSize
+from deepshare.private.engines.gateshare.crypto.ring import derive, fresh_seed
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule
-from deepshare.private.engines.gateshare.protocols.step import Making
+from deepshare.private.engines.gateshare.protocols.schedule import MergedProduct, Schedule
+from deepshare.private.engines.gateshare.protocols.step import Making, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
+from deepshare.private.engines.spu.cheetah import work
 from deepshare.private.transport.channel import Channel
 from deepshare.private.transport.duplex import Duplex
 
 _START = 0
-_ID = "lot"
+_TAG, _TAGS = "unit", "units"
+TAG_BYTES = 16
+MOST_UNITS = 1 << 14
+
+Arrays = dict[str, NDArray[np.uint8]]
+"""What a unit has made: pieces of lots by name, or a share of a product."""
+
+
+class UnitStore(Protocol):
+    """Units that are done, on this party's disk."""
+
+    def tags(self) -> list[bytes]:
+        """Tags of all, in order."""
+
+    def cut(self, count: int) -> None:
+        """Forget all but the first."""
+
+    def read(self, number: int) -> Arrays:
+        """What a unit has made."""
+
+    def save(self, tag: bytes, arrays: Arrays) -> None:
+        """Add a unit."""
+
+
+class NoStore:
+    """Units that nobody keeps."""
+
+    def tags(self) -> list[bytes]:
+        """None."""
+        return []
+
+    def cut(self, count: int) -> None:
+        """Nothing to forget."""
+
+    def read(self, number: int) -> Arrays:
+        """Nothing to read."""
+        raise AssertionError(number)
+
+    def save(self, tag: bytes, arrays: Arrays) -> None:
+        """Forget it."""
+
+
+def new_lots(batch: bytes, seeds: list[bytes]) -> LotBatch:
+    """Empty lots for one image each, whose ids follow from that of the batch."""
+    lots = [Lot(derive(batch, "lot", place)[:ID_BYTES], seed, 1) for place, seed in enumerate(seeds)]
+    return LotBatch([(lot, range(1)) for lot in lots])
 
 
 class LotMaker:
@@ -46,25 +101,146 @@ class LotMaker:
             transfers = Transfers.begin(duplex, _START, party)
             return cls(schedule, party, duplex, transfers, Encrypted.begin(duplex, party))
 
-    def make(self, images: int) -> Lot:
-        """Make this party's half of a lot for some images."""
-        with self._duplex as duplex:
-            name = os.urandom(ID_BYTES)
-            if self._party == "server":
-                duplex.put(_ID, name)
-            elif len(name := duplex.get(_ID)) != ID_BYTES:
-                raise EngineError(f"the server's lot has a name of {len(name)} bytes: start both parties again")
-            lot = Lot(name, fresh_seed(), images)
+    def make(
+        self, lots: LotBatch, store: UnitStore | None = None, told: Callable[[float, str], None] | None = None
+    ) -> None:
+        """Fill this party's halves of lots.
+
+        Args:
+            lots: Empty ones; the other party fills those of the same ids.
+            store: Keeps units that are done, and may have some from before.
+            told: Called after each unit with the share of the work that is done, and the layer.
+
+        Raises:
+            EngineError: The other party sent something else, or has units of other lots.
+            ConnectionError: It is gone.
+        """
+        store = store or NoStore()
+        with self._duplex:
             at = Making(
                 party=self._party,
                 steps=self._schedule.steps,
-                lot=lot,
+                lot=lots,
                 transfers=self._transfers,
                 encrypted=self._encrypted,
             )
-            for step in self._schedule.steps:
-                step.make(at)
-        return lot
+            both = self._agree(store)
+            store.cut(both)
+            done, total = 0.0, unit_weights(self._schedule, lots.images)
+            for number, (layer, run, load) in enumerate(_units(self._schedule, at)):
+                if number < both:
+                    load(store.read(number))
+                else:
+                    tag = self._agree_on_tag()
+                    arrays = run()
+                    load(arrays)
+                    store.save(tag, arrays)
+                done += total[number]
+                if told is not None:
+                    told(done / sum(total), layer)
+
+    def _agree(self, store: UnitStore) -> int:
+        """How many units both have."""
+        mine = store.tags()
+        self._duplex.put(_TAGS, b"".join(mine))
+        said = self._duplex.get(_TAGS)
+        if len(said) % TAG_BYTES or len(said) > MOST_UNITS * TAG_BYTES:
+            raise EngineError("the other party has units without a tag: start both parties again")
+        theirs = [said[begin : begin + TAG_BYTES] for begin in range(0, len(said), TAG_BYTES)]
+        pairs = zip(mine, theirs, strict=False)
+        return next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(mine), len(theirs)))
+
+    def _agree_on_tag(self) -> bytes:
+        if self._party == "server":
+            tag = os.urandom(TAG_BYTES)
+            self._duplex.put(_TAG, tag)
+            return tag
+        if len(tag := self._duplex.get(_TAG)) != TAG_BYTES:
+            raise EngineError(f"the server's unit has a tag of {len(tag)} bytes: start both parties again")
+        return tag
+
+
+Unit = tuple[str, Callable[[], Arrays], Callable[[Arrays], None]]
+"""The layer, how to make it, and how to use what was made."""
+
+
+def _units(schedule: Schedule, at: Making) -> Iterator[Unit]:
+    """All units in order; of each merged product the shares are kept after the last."""
+    for step in schedule.steps:
+        if step.has_transfers:
+            yield schedule.name(step.number), _transfers(step, at), _into_lots(at.lot)
+    for product in schedule.products(at.lot.images):
+        name, factor, shares = schedule.name(product.parts[0][0]), _Lazy(product, at), list[torch.Tensor]()
+        for groups, size in product.size.products():
+
+            def multiply(groups: slice = groups, size: tuple[int, int, int] = size, factor: "_Lazy" = factor) -> Arrays:
+                share = at.encrypted.groups(factor.get()[groups], size)
+                return {"share": share.contiguous().numpy().reshape(-1).view(np.uint8)}
+
+            def load(arrays: Arrays, shape: GroupedSize = product.size, into: list[torch.Tensor] = shares) -> None:
+                numbers = torch.from_numpy(arrays["share"].view(np.int64))
+                into.append(numbers.view(-1, shape.rows, shape.outputs))
+
+            yield name, multiply, load
+        product.keep(at, torch.cat(shares))
+
+
+def load_units(schedule: Schedule, party: Holder, lots: LotBatch, store: UnitStore) -> None:
+    """Fill lots from units that are all done, without the other party.
+
+    Raises:
+        EngineError: Some are not.
+    """
+    nobody: Any = None
+    at = Making(party=party, steps=schedule.steps, lot=lots, transfers=nobody, encrypted=nobody)
+    if len(store.tags()) != len(unit_weights(schedule, lots.images)):
+        raise EngineError("not all units of these lots are done: prepare with another --pool")
+    for number, (_, _, load) in enumerate(_units(schedule, at)):
+        load(store.read(number))
+
+
+class _Lazy:
+    """A factor that is computed when a product needs it, and not for products that are done."""
+
+    def __init__(self, product: MergedProduct, at: Making) -> None:
+        self._product, self._at = product, at
+        self._factor: torch.Tensor | None = None
+
+    def get(self) -> torch.Tensor:
+        if self._factor is None:
+            self._factor = self._product.factor(self._at)
+        return self._factor
+
+
+def _transfers(step: ProtocolStep, at: Making) -> Callable[[], Arrays]:
+    def run() -> Arrays:
+        before = [set(lot.pieces) for lot, _ in at.lot.parts]
+        step.transfer(at)
+        return {
+            f"{place} {piece[0]} {piece[1]}": data
+            for place, (lot, _) in enumerate(at.lot.parts)
+            for piece, data in lot.pieces.items()
+            if piece not in before[place]
+        }
+
+    return run
+
+
+def _into_lots(lots: LotBatch) -> Callable[[Arrays], None]:
+    def load(arrays: Arrays) -> None:
+        for label, data in arrays.items():
+            place, number, name = label.split(" ")
+            lots.parts[int(place)][0].pieces[int(number), name] = data
+
+    return load
+
+
+def unit_weights(schedule: Schedule, images: int) -> list[float]:
+    """About how much work each unit is, from sizes alone."""
+    weights = [1.0 for step in schedule.steps if step.has_transfers]
+    for product in schedule.products(images):
+        weights += [work(*size) + 1.0 for _, size in product.size.products()]
+    return weights
 
 
 class ClientLotsTogether:
@@ -77,11 +253,9 @@ class ClientLotsTogether:
         """As many are made as are asked for."""
 
     def get(self, images: int) -> list[Lot]:
-        """One lot for all."""
+        """A lot for each."""
         self._server.send_message({"deal": images})
-        lot = self._maker.make(images)
-        self._stock.add(lot)
-        return [self._stock.take(lot.id)]
+        return [self._stock.take(name) for name in _made(self._maker, self._server, images, "client", self._stock)]
 
     def discard(self, name: bytes) -> None:
         """It is spent, and nobody counts."""
@@ -94,14 +268,27 @@ class ClientLotsTogether:
 class ServerLotsTogether(LotStock):
     """The server's halves; see `ServerLots`."""
 
-    def __init__(self, maker: LotMaker) -> None:
+    def __init__(self, maker: LotMaker, client: Channel) -> None:
         super().__init__()
-        self._maker = maker
+        self._maker, self._client = maker, client
 
     def expect(self, images: int) -> None:
-        """Make a lot with the client."""
-        self.add(self._maker.make(images))
+        """Make lots with the client."""
+        _made(self._maker, self._client, images, "server", self)
 
     def dealt_bytes(self, lot: Lot) -> int:
         """Nobody dealt it."""
         return 0
+
+
+def _made(maker: LotMaker, channel: Channel, images: int, party: Holder, stock: LotStock) -> list[bytes]:
+    """Make lots for some images into a stock; returns their ids."""
+    if party == "server":
+        channel.send(_START, batch := os.urandom(ID_BYTES))
+    else:
+        batch = channel.receive(_START, ID_BYTES).tobytes()
+    lots = new_lots(batch, [fresh_seed() for _ in range(images)])
+    maker.make(lots)
+    for lot, _ in lots.parts:
+        stock.add(lot)
+    return [lot.id for lot, _ in lots.parts]

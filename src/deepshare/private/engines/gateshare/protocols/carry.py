@@ -108,25 +108,25 @@ def _sent_bytes(bits: int) -> int:
 # Before the images
 
 
-def make_carries(number: int, bits: int, own: Tensor, lot: Lot, transfers: Transfers) -> None:
+def make_carries(number: int, bits: int, own: Tensor, lot: LotBatch, transfers: Transfers) -> None:
     """Do steps 1 and 2.
 
     Args:
         number: Of the step.
         bits: k.
         own: z_C of all images, (images * comparisons,); for the server its size counts.
-        lot: This party's half, to be filled.
+        lot: This party's halves, to be filled.
         transfers: With the other party.
     """
     count, digits, party = len(own), digit_count(bits), transfers.party
     if party == "server":
         zero, one = transfers.sender.random(count * (bits - 1))
         pads = _pads(zero[:, 0], one[:, 0], count, bits)
-        lot.pieces[number, "leaves"] = pads.reshape(-1).view(np.uint8)
+        lot.put("leaves", number, torch.from_numpy(pads.view(np.int32)).view(lot.images, -1))
     else:
         c = _client_bits(own, bits)
         keys = transfers.receiver.random(c.reshape(-1))
-        lot.pieces[number, "leaves"] = pack(_own_pads(keys[:, 0], c, bits))
+        lot.put_bits("leaves", number, _own_pads(keys[:, 0], c, bits))
     A = lot.coins("triple", number, count // lot.images * (digits - 1))
     if party == "server":
         sent = transfers.sender.bits(len(A), 2)
@@ -137,7 +137,7 @@ def make_carries(number: int, bits: int, own: Tensor, lot: Lot, transfers: Trans
     kept, other, got = (np.stack([unpack(plane, len(A)) for plane in planes]) for planes in (*sent, chosen))
     B = kept ^ other
     AB = (A & B) ^ kept ^ got
-    lot.pieces[number, "triples"] = pack(np.concatenate([B, AB]).T.reshape(-1))
+    lot.put_bits("triples", number, np.concatenate([B, AB]).T)
 
 
 def _pads(zero: Words, one: Words, count: int, bits: int) -> NDArray[np.uint32]:

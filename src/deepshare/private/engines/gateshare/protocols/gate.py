@@ -30,7 +30,8 @@ With the images
 So y_S + y_C = alpha u + alpha p + beta (x - a_C) - (alpha p - beta a_C) = alpha x g + beta x.
 
 Without a dealer both parties have a share of all that is dealt here, a_S and a_C come from `transfers` like A b and b,
-w = alpha p - beta a_C is made under encryption and is v, and 7 is `carry` instead of `comparison` (`GateStep.make`).
+w = alpha p - beta a_C is made under encryption and is v, and 7 is `carry` instead of `comparison`
+(`GateStep.transfer`, `GateStep.encrypted`).
 
 A ReLU has no alpha and beta: 1, 2 and w fall away, v_C = p and y_S = u_S + u_C + p. The masked opening eps, which
 the product needs anyway, is the input of the comparison, so that a comparison costs no message. The server sends e_S
@@ -46,7 +47,7 @@ import torch
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
-from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize, product_cost
+from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Batch, Holder, LotBatch, Piece
 from deepshare.private.engines.gateshare.protocols.carry import (
@@ -73,6 +74,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ClientOffline,
     ClientOnline,
     Dealing,
+    EncryptedProduct,
     InTheClear,
     Making,
     ProtocolStep,
@@ -181,10 +183,14 @@ class GateStep(ProtocolStep):
         affine = {} if self.affine is None else {"affine": words}
         return masked | affine | ({"bit": WORD * gates} if self.leads else {}) | compared
 
-    def making_cost(self, images: int) -> Part:
-        """Size of the transfers, of a leader for its followers too, and of the products under encryption."""
-        cost = Part() if self.affine is None else product_cost(self.grouped(images))
-        return cost + gate_cost(images * self.comparisons) + carry_making(images * self.comparisons, self.compared_bits)
+    @property
+    def has_transfers(self) -> bool:
+        """A leader's are those of its followers, too."""
+        return self.leads
+
+    def transfer_cost(self, images: int) -> Part:
+        """Size of the transfers."""
+        return gate_cost(images * self.comparisons) + carry_making(images * self.comparisons, self.compared_bits)
 
     def client_openings(self) -> dict[Piece, Shape]:
         """Shape of e_C."""
@@ -252,36 +258,41 @@ class GateStep(ProtocolStep):
             w = L.alpha * p - L.beta * a_C
             at.server.put("affine", self.number, w - at.client.mask("affine", self.number, self.neurons))
 
-    def make(self, at: Making) -> None:
-        """Do steps 1 to 4 without a dealer: masks and comparisons by transfers, alpha p - beta a_C under encryption."""
+    def transfer(self, at: Making) -> None:
+        """Do steps 1 to 4 without a dealer: masks and comparisons of a leader and its followers."""
         lot, images = at.lot, at.lot.images
-        if self.leads:
-            gates = torch.arange(images * self.comparisons).view(images, *self.gates)
-            sites = [step for step in at.steps if isinstance(step, GateStep) and step.leader == self.number]
-            make_gate_masks(
-                self.number,
-                self.comparisons,
-                {step.number: step.per_neuron(gates).expand(images, *step.neurons) for step in sites},
-                lot,
-                at.transfers,
-            )
-            a = lot.share("neurons", self.number, self.neurons)
-            make_carries(self.number, self.compared_bits, self.compared(a), lot, at.transfers)
-        if self.affine is not None:
-            if at.party == "server":
-                affine = self.encoded_affine(self.affine)
-                factor = torch.stack([affine.alpha.flatten(), -affine.beta.flatten()], 1)[:, :, None]
-            else:
-                p = lot.mask("pad", self.number, self.neurons)
-                a_C = lot.share("neurons", self.number, self.neurons)
-                factor = torch.stack([self.by_channel(p), self.by_channel(a_C)], 2)
-            share = at.encrypted.grouped(factor, self.grouped(images))
-            lot.put("affine", self.number, share.view(self.neurons[0], images, -1).transpose(0, 1))
+        gates = torch.arange(images * self.comparisons).view(images, *self.gates)
+        sites = [step for step in at.steps if isinstance(step, GateStep) and step.leader == self.number]
+        make_gate_masks(
+            self.number,
+            self.comparisons,
+            {step.number: step.per_neuron(gates).expand(images, *step.neurons) for step in sites},
+            lot,
+            at.transfers,
+        )
+        a = lot.share("neurons", self.number, self.neurons)
+        make_carries(self.number, self.compared_bits, self.compared(a), lot, at.transfers)
 
-    def grouped(self, images: int) -> GroupedSize:
-        """alpha p - beta a_C as a product of groups, the channels."""
+    def encrypted(self, images: int) -> list[EncryptedProduct]:
+        """Do steps 1 to 4 without a dealer: alpha p - beta a_C, a group for each channel."""
+        if self.affine is None:
+            return []
         channels = self.neurons[0]
-        return GroupedSize(channels, images * self.products // channels, 2, 1)
+        size = GroupedSize(channels, images * self.products // channels, 2, 1)
+        return [EncryptedProduct(size, self.factor, self.keep_affine)]
+
+    def factor(self, at: Making) -> Tensor:
+        """This party's factor of alpha p - beta a_C."""
+        if at.party == "server" and self.affine is not None:
+            affine = self.encoded_affine(self.affine)
+            return torch.stack([affine.alpha.flatten(), -affine.beta.flatten()], 1)[:, :, None]
+        p = at.lot.mask("pad", self.number, self.neurons)
+        a_C = at.lot.share("neurons", self.number, self.neurons)
+        return torch.stack([self.by_channel(p), self.by_channel(a_C)], 2)
+
+    def keep_affine(self, at: Making, share: Tensor) -> None:
+        """Put a share of alpha p - beta a_C into the lots."""
+        at.lot.put("affine", self.number, share.reshape(self.neurons[0], at.lot.images, -1).transpose(0, 1))
 
     def by_channel(self, x: Tensor) -> Tensor:
         """Neurons of all images as (channels, rows)."""

@@ -19,7 +19,8 @@ With the images
 So y_S + y_C = sum of W (t_S + t_C - a) + L a + (W - L) a, + biases = sum of W t, + biases. The client's products depend
 on no layer before theirs, and the server multiplies once, with numbers as small as weights are.
 
-Without a dealer there is no L and no D: c is W a, made by both under encryption, and y_C = c_C (`LinearStep.make`).
+Without a dealer there is no L and no D: c = W a is made by both under encryption, and y_C = c_C
+(`LinearStep.encrypted`).
 
 The result has the fractional bits of t and of W together: see `truncation`. A sum of layers that nothing else reads is
 one step, with one correction c_S.
@@ -29,11 +30,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize, product_cost
+from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize
 from deepshare.private.engines.gateshare.crypto.limb_matmul import (
     Geometry,
     Weight,
@@ -49,6 +51,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
     ClientOffline,
     Dealing,
+    EncryptedProduct,
     InTheClear,
     Making,
     ProtocolStep,
@@ -56,7 +59,6 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ServerOnline,
 )
 from deepshare.private.ir.program import Add, Convolution, Linear, Program, Shape
-from deepshare.private.runtime.engine import Part
 
 Multiply = Callable[[Tensor], Tensor]
 """A product with a prepared weight."""
@@ -167,10 +169,6 @@ class LinearStep(ProtocolStep):
         """Size of c_S; of c_C too, where there is no dealer."""
         return {} if self.dealt and party == "client" else {"product": WORD * images * self.elements}
 
-    def making_cost(self, images: int) -> Part:
-        """Size of the products under encryption."""
-        return sum((product_cost(size) for size in self.products(images)), Part())
-
     def client_openings(self) -> dict[Piece, Shape]:
         """Shapes of e."""
         return {(source, "tensor"): term.takes for source, term in zip(self.inputs, self.terms, strict=True)}
@@ -200,28 +198,31 @@ class LinearStep(ProtocolStep):
             c_S += L(a)
         at.server.put("product", self.number, c_S)
 
-    def make(self, at: Making) -> None:
-        """Do steps 1 to 4 without a dealer: c = W a under encryption."""
-        c = torch.zeros(at.lot.images, *self.shape, dtype=torch.int64)
-        for size, terms in self.products(at.lot.images).items():
-            factors = [
-                term.matrices() if at.party == "server" else term.columns(at.lot.mask("tensor", source, term.takes))
-                for source, term in terms
-            ]
-            share = at.encrypted.grouped(torch.cat(factors, 1 if at.party == "server" else 2), size)
-            c += self.placed(share, at.lot.images)
-        at.lot.put("product", self.number, c)
-
-    def products(self, images: int) -> dict[GroupedSize, list[tuple[int, LinearTerm]]]:
-        """Products under encryption: terms of as many groups, with the steps that they read, are one product."""
+    def encrypted(self, images: int) -> list[EncryptedProduct]:
+        """Do steps 1 to 4 without a dealer, c = W a: terms of as many groups are one product."""
         alike: dict[tuple[int, int, int], list[tuple[int, LinearTerm]]] = {}
         for source, term in zip(self.inputs, self.terms, strict=True):
             size = term.grouped(images, self.shape)
             alike.setdefault((size.groups, size.rows, size.outputs), []).append((source, term))
-        return {
-            GroupedSize(groups, rows, sum(term.grouped(images, self.shape).inner for _, term in terms), outputs): terms
-            for (groups, rows, outputs), terms in alike.items()
-        }
+        found = []
+        for (groups, rows, outputs), terms in alike.items():
+            inner = sum(term.grouped(images, self.shape).inner for _, term in terms)
+            size = GroupedSize(groups, rows, inner, outputs)
+            found.append(EncryptedProduct(size, partial(self.factor, terms), self.add_product))
+        return found
+
+    def factor(self, terms: Sequence[tuple[int, LinearTerm]], at: Making) -> Tensor:
+        """This party's factor of the product of some terms, given with the steps that they read."""
+        if at.party == "server":
+            return torch.cat([term.matrices() for _, term in terms], 1)
+        return torch.cat([term.columns(at.lot.mask("tensor", source, term.takes)) for source, term in terms], 2)
+
+    def add_product(self, at: Making, share: Tensor) -> None:
+        """Add a share of some terms to that of c."""
+        placed = self.placed(share, at.lot.images)
+        if at.lot.has("product", self.number):
+            placed = placed + at.lot.share("product", self.number, self.shape)
+        at.lot.put("product", self.number, placed)
 
     def placed(self, share: Tensor, images: int) -> Tensor:
         """Products (groups, rows, outputs) in the shape of the result."""

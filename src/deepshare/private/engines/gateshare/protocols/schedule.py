@@ -7,12 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize, product_cost
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN, NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, Piece
-from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
+from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, Making, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Program, Shape
+from deepshare.private.runtime.engine import Part
 from deepshare.private.transport.channel import Channel
 
 _START = 0
@@ -63,6 +65,20 @@ class Schedule:
         """Bytes of a lot."""
         return ID_BYTES + SEED_BYTES + sum(self.dealt_bytes(images, party).values())
 
+    def products(self, images: int) -> list["MergedProduct"]:
+        """Products under encryption: those of equal sizes become groups of one."""
+        alike: dict[tuple[int, int, int], list[tuple[int, EncryptedProduct]]] = {}
+        for step in self.steps:
+            for product in step.encrypted(images):
+                size = product.size
+                alike.setdefault((size.rows, size.inner, size.outputs), []).append((step.number, product))
+        return [MergedProduct(tuple(found)) for found in alike.values()]
+
+    def making_cost(self, images: int) -> Part:
+        """Bytes of both parties to make lots for some images together, where there is no dealer."""
+        cost = sum((step.transfer_cost(images) for step in self.steps), Part())
+        return sum((product_cost(product.size) for product in self.products(images)), cost)
+
     def client_openings(self) -> dict[Piece, Shape]:
         """What the client sends before each image, in the order of the frame."""
         ordered = sorted(
@@ -87,6 +103,29 @@ class Schedule:
                 if last[source] == step.number:
                     del values[source]
         return values[self.output]
+
+
+@dataclass(frozen=True, eq=False)
+class MergedProduct:
+    """Products under encryption of equal sizes, with the numbers of their steps."""
+
+    parts: tuple[tuple[int, EncryptedProduct], ...]
+
+    @property
+    def size(self) -> GroupedSize:
+        """Sizes of all together."""
+        sizes = [product.size for _, product in self.parts]
+        return replace(sizes[0], groups=sum(size.groups for size in sizes))
+
+    def factor(self, at: Making) -> Tensor:
+        """This party's factor."""
+        return torch.cat([product.factor(at) for _, product in self.parts])
+
+    def keep(self, at: Making, share: Tensor) -> None:
+        """Put this party's share into the lots."""
+        shares = share.split([product.size.groups for _, product in self.parts])
+        for (_, product), part in zip(self.parts, shares, strict=True):
+            product.keep(at, part)
 
 
 @dataclass(eq=False)

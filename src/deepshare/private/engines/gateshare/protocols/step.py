@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
+from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, GroupedSize
 from deepshare.private.engines.gateshare.lot import Batch, Holder, Lot, LotBatch, Piece
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
 from deepshare.private.ir.program import Shape
@@ -48,21 +48,36 @@ class Dealing:
 
 @dataclass(eq=False, kw_only=True)
 class Making:
-    """State of a party while it makes one lot with the other party, without a dealer.
+    """State of a party while it makes lots with the other party, without a dealer.
 
     Attributes:
         party: This one.
         steps: All steps.
-        lot: This party's half, to be filled.
+        lot: This party's halves, for one image each, to be filled.
         transfers: Oblivious transfers with the other party.
         encrypted: Products under encryption with the other party.
     """
 
     party: Holder
     steps: "tuple[ProtocolStep, ...]"
-    lot: Lot
+    lot: LotBatch
     transfers: Transfers
     encrypted: Encrypted
+
+
+@dataclass(frozen=True, eq=False)
+class EncryptedProduct:
+    """A product under encryption that a step needs.
+
+    Attributes:
+        size: Its sizes.
+        factor: This party's factor, as `Encrypted.groups` takes it.
+        keep: Puts this party's share of the product, (groups, rows, outputs), into the lots.
+    """
+
+    size: GroupedSize
+    factor: Callable[[Making], Tensor]
+    keep: Callable[[Making, Tensor], None]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -196,8 +211,13 @@ class ProtocolStep(ABC):
         """Bytes of a party's lot for some images, by name; their order is that of the wire and of files."""
         return {}
 
-    def making_cost(self, images: int) -> Part:
-        """Bytes of both parties to make a lot for some images, where there is no dealer."""
+    @property
+    def has_transfers(self) -> bool:
+        """Whether `transfer` does something."""
+        return False
+
+    def transfer_cost(self, images: int) -> Part:
+        """Bytes of `transfer` for some images."""
         return Part()
 
     def client_openings(self) -> dict[Piece, Shape]:
@@ -235,8 +255,12 @@ class ProtocolStep(ABC):
     def deal(self, at: Dealing) -> None:
         """Fill in the dealer's part of a lot."""
 
-    def make(self, at: Making) -> None:
-        """Fill in this party's half of a lot, together with the other party."""
+    def transfer(self, at: Making) -> None:
+        """Fill in what comes from oblivious transfers with the other party, where there is no dealer."""
+
+    def encrypted(self, images: int) -> list[EncryptedProduct]:
+        """Products with the other party, after all transfers, where there is no dealer."""
+        return []
 
     @abstractmethod
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor
 from deepshare.private.engines.gateshare.crypto.base_ot import Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Words
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, Index, OtReceiver, OtSender, extension_bytes
-from deepshare.private.engines.gateshare.lot import Holder, Lot
+from deepshare.private.engines.gateshare.lot import Holder, LotBatch
 from deepshare.private.runtime.engine import Part
 
 Numbers = NDArray[np.int64]
@@ -83,14 +83,14 @@ def gate_cost(gates: int) -> Part:
     return transfer_cost([gates], [gates]) + Part(server_bytes=8 * gates) if gates else Part()
 
 
-def make_gate_masks(leader: int, gates: int, sites: Mapping[int, Tensor], lot: Lot, transfers: Transfers) -> None:
+def make_gate_masks(leader: int, gates: int, sites: Mapping[int, Tensor], lot: LotBatch, transfers: Transfers) -> None:
     """Do steps 1 to 4.
 
     Args:
         leader: Number of the leader's step.
         gates: Its gates for each image.
         sites: By step number, of the leader and its followers, the gate of every neuron of all images, numbered from 0.
-        lot: This party's half, to be filled.
+        lot: This party's halves, to be filled.
         transfers: With the other party.
     """
     bit = lot.coins("gate", leader, gates)
@@ -102,10 +102,11 @@ def make_gate_masks(leader: int, gates: int, sites: Mapping[int, Tensor], lot: L
         kept, other = (_numbers(transfers.sender.expand(keys, index, place)) for keys in (zero, one))
         a = sign[index] * (other - kept)
         masked = a * bit[index] - kept + _numbers(transfers.receiver.expand(chosen, index, place))
-        lot.put("neurons", number, torch.from_numpy(a))
-        lot.put("masked", number, torch.from_numpy(masked))
+        for name, values in (("neurons", a), ("masked", masked)):
+            lot.put(name, number, torch.from_numpy(values).view(lot.images, -1))
         place += len(index)
-    lot.put("bit", leader, torch.from_numpy(_arithmetic(bit, sign, (zero, one), chosen, transfers)))
+    shares = torch.from_numpy(_arithmetic(bit, sign, (zero, one), chosen, transfers))
+    lot.put("bit", leader, shares.view(lot.images, -1))
 
 
 def _arithmetic(bit: Bits, sign: Numbers, keys: tuple[Words, Words], chosen: Words, transfers: Transfers) -> Numbers:

@@ -1,0 +1,57 @@
+"""The client's side of making lots with a server, in advance."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from deepshare.errors import EngineError
+from deepshare.private.remote.client import ModelClient, Server, when_free
+
+Told = Callable[[float, str, float], None]
+
+
+def prepare(server: Server, pool: Path, images: int, told: Told) -> int:
+    """Make lots for so many images together with a server; interrupted, the same call goes on.
+
+    Args:
+        server: A server whose engine makes lots with its clients.
+        pool: This party's pool; made if it is not there.
+        images: How many.
+        told: Called with the share of the work that is done, the layer at work, and the seconds left.
+
+    Returns:
+        How many images the new lots are good for.
+
+    Raises:
+        EngineError: The server is not there, or deals otherwise, or either party failed.
+    """
+    if images < 1:
+        raise EngineError(f"{images} images: make lots for at least one")
+    client = when_free(lambda: ModelClient(server))
+    try:
+        preprocessing = client.offer.engine.preprocessing
+        if preprocessing is None or not client.offer.uses_pools:
+            raise EngineError(
+                f"{server.address} makes no lots in advance: start it with --engine gateshare-2pc --pool FOLDER"
+            )
+        clock = _Clock(told)
+        return preprocessing.make(client.offer.program, pool, client.channel, images, clock)
+    except ConnectionError as error:
+        raise EngineError(f"{error}: what both parties have is kept; prepare again to go on") from error
+    finally:
+        client.close()
+
+
+class _Clock:
+    """Tells the time left from the share that is done since it began."""
+
+    def __init__(self, told: Told) -> None:
+        self._told, self._begun, self._first = told, time.monotonic(), -1.0
+
+    def __call__(self, share: float, layer: str) -> None:
+        now = time.monotonic()
+        if self._first < 0:  # what was done before, or at once, tells nothing about time
+            self._first, self._begun = share, now
+        done = share - self._first
+        left = (now - self._begun) * (1 - share) / done if done > 0 else float("nan")
+        self._told(share, layer, left)
