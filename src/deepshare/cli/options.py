@@ -42,7 +42,8 @@ TlsFolder = Annotated[
     Path | None, Parameter(name="--tls", help="Folder with the certificates of this party; see private keys.")
 ]
 PoolFolder = Annotated[
-    Path | None, Parameter(name="--pool", help="Folder with the dealt pool of this party; see private deal.")
+    Path | None,
+    Parameter(name="--pool", help="Folder with the pool of this party; see private deal and prepare."),
 ]
 
 

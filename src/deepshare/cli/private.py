@@ -57,7 +57,7 @@ Labels = Annotated[
     Path | None,
     Parameter(name=["--out", "-o"], help="PNG for the classes of the pixels, for a segmentation network."),
 ]
-POOLS = "Dealt pool of the server, or a folder of pools in which more may appear; may be given several times."
+POOLS = "Pool of the server, or a folder of pools in which more may appear: dealt, or made with clients."
 
 
 @private.command
@@ -133,7 +133,7 @@ def serve(
 
     Args:
         host: Address to listen on; 0.0.0.0 for all interfaces.
-        port: Port to listen on. gateshare opens no other; gateshare-2pc opens more, all others on both
+        port: Port to listen on. With --pool there is no other; without, gateshare-2pc opens more, all others on both
             machines.
         max_clients: Number of clients that are answered at once.
         max_each: Number of those with one certificate.

@@ -21,6 +21,7 @@ LEVELS = (
     {"cost_model", "preprocessing"},
     {"client", "server"},
     {"main"},
+    {"making"},
     {"host", "hosted_client"},
 )
 FILES = [path for path in ROOM.rglob("*.py") if path.name != "__init__.py"]
