@@ -47,6 +47,7 @@ INSIDE = {
         {"cost_model", "preprocessing"},
         {"client", "server"},
         {"main"},
+        {"making"},
         {"host", "hosted_client"},
     ),
     "study": (
