@@ -12,7 +12,7 @@ from typing import Any
 
 from deepshare.training.catalog import Finished
 from tests.docs.pages import DOCS
-from tests.docs.records import content, fair, last_line, packaged, percent, run, small, told
+from tests.docs.records import content, fair, last_line, packaged, percent, pools, run, small, told
 
 Claims = dict[str, list[str]]
 
@@ -69,6 +69,7 @@ def found() -> Claims:
         ],
         "Without replicates it is": [s.one("trimmed", 6144)],
         "Without the GELU phase it is": [s.one("no-gelu", 6144), *s.epochs("no-gelu", 6144)],
+        **pooled(),
         "- **DELPHI** has": [s.seeds("delphi", 6144)[0], middle, *set(s.seeds("delphi", 6144)[1:])],
         "Their code, put into": ["45.94", s.seeds("autorep", 1536)[-1], "1,536", "0"],  # says that it has no record
     }
@@ -85,6 +86,25 @@ def glance() -> Claims:
         "| DeepShare, `, 6,000 gates": told("6,000", "0.083"),
         "| CrypTen as installed": told("1.18"),
         "| SPU, CHEETAH": ["16"],
+    }
+
+
+def pooled() -> Claims:
+    """docs/comparators.md, Found: the study pools."""
+    s, names = pools(), ("exact", "shared", "avg", "stage")
+    exact, shared, average, stage = (s.row(name, 2048).outcomes[0] for name in names)
+    costs = [outcome.private for outcome in (exact, shared, average, stage) if outcome.private]
+    assert costs[2].rounds == costs[3].rounds
+    return {
+        "- **Max-pooling and groups": ["2,048", *s.epochs("avg", 2048), *s.epochs("teacher", None)],
+        "Exact max-pooling, with": [
+            *(f"{exact.pool_gates:,}", *s.mean("exact", 2048), str(shared.pool_gates), *s.mean("shared", 2048)),
+            *s.mean("avg", 2048),
+        ],
+        "Before an image": [f"{(cost.dealt or 0) / 1e6:.1f}" for cost in costs[:3]],
+        "Groups of a stage": [
+            *(*s.mean("stage", 2048), str(costs[3].in_a_row), str(costs[2].in_a_row), str(costs[3].rounds)),
+        ],
     }
 
 

@@ -32,6 +32,10 @@ class StudyRecords:
         (run,) = self.row(method, budget, data).runs
         return f"{run.test:.2f}"
 
+    def mean(self, method: str, budget: int) -> list[str]:
+        """Mean over all seeds of a method, and their standard deviation if it has several."""
+        return str(self.row(method, budget).test).split(" ± ")
+
     def three(self, method: str, budget: int) -> list[str]:
         """Mean and standard deviation of a method that has three seeds."""
         row = self.row(method, budget)
@@ -64,6 +68,7 @@ class StudyRecords:
 
 small = cache(lambda: StudyRecords("small"))
 fair = cache(lambda: StudyRecords("fair"))
+pools = cache(lambda: StudyRecords("pools"))
 
 
 @cache
