@@ -3,12 +3,14 @@
     python benchmarks/fidelity.py runs/demo/shared                                  # 200 images with crypten
     python benchmarks/fidelity.py runs/demo/shared --engine spu-cheetah --images 20
     python benchmarks/fidelity.py RUN --engine gateshare --images 1000 --data-dir DIR --json
+    python benchmarks/fidelity.py RUN --engine gateshare-2pc --clear --images 1000 --data-dir DIR
 
 Prints the median and the maximum difference of a logit, the number of images on which the classes agree, and the number
 of outliers: images with a logit that differs by more than 0.1, as after a failed truncation or a wrong gate. For
 segmentation it counts pixels. For gateshare it also prints the number of gates flipped by rounding, and of images with
 the same class before the server adds its noise. No party sees these in private inference, so they come from the same
-fixed-point evaluation in the clear, with shares drawn like a client's.
+fixed-point evaluation in the clear, with shares drawn like a client's. With --clear that is all, and no party runs: the
+steps of gateshare and gateshare-2pc round alike, given the same shares, so both give the same figures.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import engine_names
+from deepshare.training.run.folder import run_folder
 
 FAR = 0.1
 
@@ -36,13 +39,20 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--batch", type=int, default=50, help="images in one inference")
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--clear", action="store_true", help="gateshare: fixed point in the clear alone, no parties")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="two images: to see that it works")
     options = parser.parse_args()
     if options.tiny:
         options.images = 2
-    program, _ = from_run(options.run)
-    _, images = sample_images(options.run, options.images, options.data_dir)
+    if options.clear and not options.engine.startswith("gateshare"):
+        parser.error(f"--clear is for gateshare and gateshare-2pc, not {options.engine}")
+    folder = run_folder(options.run)
+    program, _ = from_run(folder)
+    _, images = sample_images(folder, options.images, options.data_dir)
+    if options.clear:
+        clear(program, images, options.engine, options.batch)
+        return
     private = torch.cat([run(program, part, options.engine).logits for part in images.split(options.batch)]).double()
     expected = program.evaluate(images)
     difference = (private - expected).abs()
@@ -55,8 +65,8 @@ def main() -> None:
         "same_class": int((private.argmax(1) == expected.argmax(1)).sum()),
         "far_off": int((difference.amax(1) > FAR).sum()),
     }
-    if options.engine == "gateshare":
-        found = [in_the_clear(program, part) for part in images.split(options.batch)]
+    if options.engine.startswith("gateshare"):
+        found = [in_the_clear(program, part, options.engine) for part in images.split(options.batch)]
         figures["gates"] = len(images) * program.comparisons
         figures["flipped"] = sum(flipped for flipped, _ in found)
         figures["same_class_before_noise"] = sum(same for _, same in found)
@@ -72,9 +82,20 @@ def main() -> None:
         print(f" before the noise the class is the same on {figures['same_class_before_noise']:,}")
 
 
-def in_the_clear(program: Program, images: torch.Tensor) -> tuple[int, int]:
+def clear(program: Program, images: torch.Tensor, engine: str, batch: int) -> None:
+    """Print what comes from the evaluation in the clear."""
+    torch.manual_seed(0)  # the same shares for all engines
+    flipped, same = map(sum, zip(*(in_the_clear(program, part, engine) for part in images.split(batch)), strict=True))
+    print(
+        f"{engine} in the clear, {len(images)} images: {flipped} of {len(images) * program.comparisons:,} gates are ",
+        end="",
+    )
+    print(f"flipped by rounding; before the noise the class is the same on {same:,}")
+
+
+def in_the_clear(program: Program, images: torch.Tensor, engine: str) -> tuple[int, int]:
     """Count flipped gates and images of the same class in fixed point without noise."""
-    steps = schedule(program, calibrate(program))
+    steps = schedule(program, calibrate(program), dealt=engine == "gateshare")
     shares = {
         number: torch.randint(-(2**63), 2**63 - 1, (len(images), *step.shape))
         for number, step in enumerate(steps.steps)
