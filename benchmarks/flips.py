@@ -71,7 +71,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="two images: to see that it works")
     options = parser.parse_args()
+    if options.tiny:
+        options.images = 2
     program, _ = from_run(options.run)
     feed = make_data_source(None, load_recipe(RunFolder(options.run).recipe), options.data_dir)
     if feed.test_set is None:

@@ -18,6 +18,7 @@ PAGES = [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "results").rglob("REA
 SCRIPTS = sorted(file.name for file in FOLDER.glob("*.py") if "ArgumentParser" in file.read_text("utf-8"))
 NEEDED = {
     "clients.py": ["--dealer"],
+    "flips.py": ["results/networks/digits-resnet10-192"],
     "fidelity.py": ["results/networks/digits-resnet10-192", "--engine", "gateshare"],
     "two_party.py": ["--engines", "gateshare"],  # the others take minutes, and have a slow test below
     "xor_settings.py": ["--out", "{folder}"],

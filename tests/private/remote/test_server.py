@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
     raw.send_message({"images": 1, "address": "127.0.0.1:1", "outline": "another"})
     with pytest.raises(EngineError, match="another plan"):
         raw.receive_message()
-    assert workers() == []
+    wait_for_workers(0)
 
 
 def test_a_taken_port_and_an_absent_server_are_named(program: Program) -> None:
