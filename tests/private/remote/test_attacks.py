@@ -366,6 +366,11 @@ def said_of(offer: dict[str, object]) -> str:
 
 
 def test_an_offer_says_nothing_to_the_terminal() -> None:
+    message = offer_of(network())
+    about: dict[str, object] = message["about"]  # type: ignore[assignment]
+    hostile = message | {"about": about | {"classes": ["\x1b[2J", "\r\n", "a", "b", "c"]}}
+    offer = read_offer(hostile, Server(address="localhost:1", engine="gateshare"))
+    assert all(name.isprintable() for name in offer.about.classes)
     assert said_of(offer_of(network()) | {"options": {"\x1b[2J\r": "\n"}}).isprintable()
 
 

@@ -129,6 +129,7 @@ def test_a_party_that_dies_is_an_error_for_the_other_with_its_reason(running: Ru
 
 
 def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
+    others = workers()
     with (
         connected(server(running.address, engine="crypten")) as client,
         pytest.raises(EngineError, match=r"give floats of shape \(N, 3, 16, 16\)"),
@@ -152,7 +153,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(running: Running) -> None:
     raw.send_message({"images": 1, "address": "127.0.0.1:1", "outline": "another"})
     with pytest.raises(EngineError, match="another plan"):
         raw.receive_message()
-    wait_for_workers(0)
+    wait_for_workers(len(others))
 
 
 def test_a_taken_port_and_an_absent_server_are_named(program: Program) -> None:

@@ -119,3 +119,18 @@ def test_messages_that_nobody_asks_for_have_a_limit(monkeypatch: pytest.MonkeyPa
             duplex.get("awaited")
 
     assert "sends more than anybody asks for" in at_both_ends(flood, receive).lines[1]
+
+
+def test_empty_messages_with_names_of_their_own_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LARGEST", 1 << 16)
+
+    def flood(channel: Channel) -> None:
+        with Duplex(channel, 3) as duplex:
+            for number in range(100):
+                duplex.put(f"flood {number}", b"")
+
+    def receive(channel: Channel) -> None:
+        with Duplex(channel, 3) as duplex:
+            duplex.get("awaited")
+
+    assert "sends more than anybody asks for" in at_both_ends(flood, receive).lines[1]

@@ -382,6 +382,7 @@ def _read(message: dict[str, Any], server: Server) -> Offer:
             )
     program = outline.parse(message["outline"])
     about = About.model_validate(message["about"])
+    about = about.model_copy(update={"classes": tuple(map(printable, about.classes))})
     if len(about.classes) != program.classes or about.size != program.input_size:
         raise EngineError("the server's offer contradicts itself: install the same deepshare on both sides")
     check_installed(engine)

@@ -325,6 +325,8 @@ class FrontDoor:
             self._linger(guest, f"no TLS ({error.reason or error})")  # its alert is on the way
         except (OSError, ValueError, PeerError) as error:
             self._drop(guest, str(error))
+        except Exception as error:  # a fault of ours, which must not end the server for everybody
+            self._drop(guest, f"a fault of the server ({type(error).__name__}: {error})")
 
     def _shake_hands(self, guest: Guest) -> None:
         connection = guest.socket

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -260,31 +260,29 @@ class Listening(Collector):
     def _make_lots(self, guest: Guest, host: Host, extras: dict[str, Any]) -> None:
         """Make lots in a process of its own, to which all that the guest sends goes on."""
         server, visit = self._server, guest.state
-        ours, theirs = socket.socketpair()
-        task = Task(
-            role="server",
-            program=server.networks[visit.network].program,
-            addresses={},
-            count=0,
-            options=server.options,
-            extras={**extras, "connection": theirs.fileno(), "position": guest.channel.position},
-        )
-        party = ProcessParty(server.engine.name, task, inherited=theirs.fileno())
-        events: Queue[Event] = Queue()
-        try:
+        with ExitStack() as ended:
+            ended.callback(self._door.leave, guest)
+            ended.callback(_refresh, host)
+            ended.callback(self._leave_place, guest)
+            ended.callback(self._making.release)
+            ours, theirs = (ended.enter_context(end) for end in socket.socketpair())
+            task = Task(
+                role="server",
+                program=server.networks[visit.network].program,
+                addresses={},
+                count=0,
+                options=server.options,
+                extras={**extras, "connection": theirs.fileno(), "position": guest.channel.position},
+            )
+            party = ProcessParty(server.engine.name, task, inherited=theirs.fileno())
+            events: Queue[Event] = Queue()
             self.journal.info(f"{guest.who}: lots are being made", client=guest.who, network=visit.network)
+            ended.callback(party.stop)
             party.start(events.put)
             theirs.close()
             relay(guest.channel.connection, ours)
             ours.close()
             self._made_lots(guest, events)
-        finally:
-            party.stop()
-            self._making.release()
-            self._leave_place(guest)
-            with suppress(DeepShareError, OSError):
-                host.refresh()
-            self._door.leave(guest)
 
     def _made_lots(self, guest: Guest, events: "Queue[Event]") -> None:
         """Log what became of it."""
@@ -335,7 +333,9 @@ class Listening(Collector):
 
     def _free_place(self) -> bool:
         now = time.monotonic()
-        idle = [guest for guest in self._places if 0 < guest.state.parked < now - SPARED_SECONDS]
+        with self._lock:
+            placed = list(self._places)
+        idle = [guest for guest in placed if 0 < guest.state.parked < now - SPARED_SECONDS]
         for guest in sorted(idle, key=lambda one: one.state.parked):
             if self._door.refuse_parked(guest, LaterError("others are waiting for your place: connect again")):
                 return True
@@ -432,6 +432,11 @@ class Listening(Collector):
         with suppress(OSError):
             guest.channel.connection.settimeout(1.0)
         self._door.listen_to(guest, 1.0)
+
+
+def _refresh(host: Host) -> None:
+    with suppress(DeepShareError, OSError):
+        host.refresh()
 
 
 def _kind(guest: Guest, reason: str) -> str:

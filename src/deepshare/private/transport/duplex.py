@@ -28,6 +28,8 @@ from deepshare.private.transport.channel import HEADER, Channel
 MESSAGE_SECONDS = 1200.0
 LARGEST = 1 << 28
 """Bytes of a message, and of all messages that nobody has asked for yet."""
+LONGEST_NAME, FRAME_BYTES = 256, 1024
+"""Bytes of a message's name, and those that each message counts for beside its content: empty ones take room too."""
 
 _NAME = struct.Struct("<H")
 _CHUNK = 1 << 18
@@ -106,7 +108,7 @@ class Duplex:
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise EngineError(f"the {peer} was silent for {MESSAGE_SECONDS:.0f} s: start both parties again")
             content = self._inbox[name].popleft()
-            self._waiting -= len(content)
+            self._waiting -= len(content) + FRAME_BYTES
             return content
 
     def send(self, step: int, *parts: NDArray[Any] | bytes) -> None:
@@ -207,11 +209,11 @@ class Duplex:
     def _take_message(self, message: bytes) -> None:
         peer = self._channel.peer
         begin = _NAME.size + (_NAME.unpack_from(message)[0] if len(message) >= _NAME.size else LARGEST)
-        if begin > len(message):
+        if begin > len(message) or begin > LONGEST_NAME:
             raise EngineError(f"a message from the {peer} has no name: start both parties again")
         self._wanted, self._in_header = HEADER.size, True
         with self._changed:
-            self._waiting += len(message) - begin
+            self._waiting += len(message) - begin + FRAME_BYTES
             if self._waiting > LARGEST:
                 raise EngineError(f"the {peer} sends more than anybody asks for: start both parties again")
             self._inbox[message[_NAME.size : begin].decode(errors="replace")].append(message[begin:])
