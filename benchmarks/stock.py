@@ -127,3 +127,4 @@ def _apply(number: int, operation: Operation, inputs: list[Any], own: dict[str, 
 
 if __name__ == "__main__":
     _party(Path(sys.argv[1]), int(sys.argv[2]))
+    os._exit(0)  # CrypTen leaves threads that abort a process as it ends, now and then

@@ -2,8 +2,9 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,19 +79,26 @@ def fill(
         every: Seconds between questions.
         once: End when the dealer has nothing more; by default go on until interrupted.
     """
-    from deepshare.private.remote.refill import Refill
+    from deepshare.private.remote.refill import DealerGoneError, Refill
     from deepshare.private.transport.tls import tls_of
 
-    refill = Refill(folder, "server" if server else "client", dealer, tls_of(tls))
-    try:
-        while refill.fill():
-            pass
-        if not once:
-            refill.keep_full(every)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        refill.close()
+    certificates, known = tls_of(tls), False
+    with suppress(KeyboardInterrupt):
+        while True:
+            try:
+                with closing(Refill(folder, "server" if server else "client", dealer, certificates)) as refill:
+                    note(f"{folder} is filled from {dealer}" if not known else f"{dealer} is back")
+                    known = True
+                    while refill.fill():
+                        pass
+                    if once:
+                        return
+                    refill.keep_full(every)
+            except DealerGoneError as error:
+                if once or not known:
+                    raise
+                note(f"{error}; trying again every {every:g} s")
+                time.sleep(every)
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -46,9 +47,9 @@ def folder(program: Program, tmp_path: Path) -> Path:
 class Dealing:
     """A dealer in this process."""
 
-    def __init__(self, folder: Path, level: int = 6, images: int = 8) -> None:
+    def __init__(self, folder: Path, level: int = 6, images: int = 8, address: str = "127.0.0.1:0") -> None:
         dealership = Dealership(folder / "dealer", folder / "network.json", level=level, images=images)
-        self.service = DealerService(dealership, "127.0.0.1:0", tls_of(folder / "keys" / "server"), SERVER)
+        self.service = DealerService(dealership, address, tls_of(folder / "keys" / "server"), SERVER)
         self.thread = threading.Thread(target=self.service.run, daemon=True)
         self.thread.start()
 
@@ -147,6 +148,39 @@ def test_two_dealings_do_not_mix(folder: Path, dealing: Dealing) -> None:
             fill(folder, "client-1", other.service.address)
     finally:
         other.stop()
+
+
+def test_filling_goes_on_when_the_dealer_is_back(folder: Path, program: Program) -> None:
+    address = f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
+    first = Dealing(folder, level=3, address=address)
+    fill(folder, "client-1", address)  # lots are dealt for clients that have asked
+    command = [sys.executable, "-m", "deepshare", "private", "pool", "fill", str(folder / "pools" / "server")]
+    flags = ["--server", "--dealer", address, "--tls", str(folder / "keys" / "server"), "--every", "0.2"]
+    process = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline().endswith(f"is filled from {address}\n")
+        wait_for_lots(folder, program, 3)
+        first.stop()
+        assert process.stderr.readline().endswith("; trying again every 0.2 s\n")
+        again = Dealing(folder, level=6, address=address)
+        try:
+            fill(folder, "client-1", address)
+            wait_for_lots(folder, program, 6)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            again.stop()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for_lots(folder: Path, program: Program, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(names(folder, "server", program)) < count:
+        assert time.monotonic() < deadline, names(folder, "server", program)
+        time.sleep(0.05)
 
 
 KEEP = """

@@ -25,8 +25,12 @@ from deepshare.private.engines.gateshare.protocols.schedule import Schedule, rec
 from deepshare.private.ir import outline
 from deepshare.private.remote.dealer import PROTOCOL
 from deepshare.private.remote.session import LONGEST_OFFER
-from deepshare.private.transport.channel import Channel, reach
+from deepshare.private.transport.channel import Channel, RefusalError, reach
 from deepshare.private.transport.tls import Tls
+
+
+class DealerGoneError(EngineError):
+    """The dealer is not there, or no longer; it may come back."""
 
 
 class Refill:
@@ -39,7 +43,8 @@ class Refill:
         tls: The party's certificates.
 
     Raises:
-        EngineError: The dealer is not there, or the pool is of another dealing.
+        DealerGoneError: The dealer is not there.
+        EngineError: The pool is of another dealing.
     """
 
     def __init__(self, pool: Path, party: Holder, dealer: str, tls: Tls) -> None:
@@ -47,7 +52,7 @@ class Refill:
         try:
             self._channel = reach(dealer, "dealer", tls)
         except OSError as error:
-            raise EngineError(
+            raise DealerGoneError(
                 f"no dealer at {dealer} ({error.strerror or error}): start deepshare private dealer"
             ) from error
         try:
@@ -55,7 +60,7 @@ class Refill:
             self._steps = self._agree(self._channel.receive_message(LONGEST_OFFER))
         except ConnectionError as error:
             self._channel.close()
-            raise EngineError(
+            raise DealerGoneError(
                 f"{dealer} hung up ({error}): is it a dealer, with certificates of one authority?"
             ) from error
         except BaseException:
@@ -74,7 +79,9 @@ class Refill:
             for _ in range(count):
                 self._take(channel)
         except ConnectionError as error:
-            raise EngineError(f"{error}: ask again") from error
+            raise DealerGoneError(f"{error}: ask again") from error
+        except RefusalError as error:  # it hung up within a frame
+            raise DealerGoneError(str(error)) from error
         return count
 
     def keep_full(self, every: float) -> None:

@@ -77,6 +77,8 @@ class Picture(io.BytesIO):
     def __str__(self) -> str:
         return "the picture"
 
+    __repr__ = __str__
+
 
 def application(remote: Connection, server: str, port: int, samples: Sequence[bytes]) -> Starlette:
     """The page and what it asks for.
