@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from deepshare.training.recipe.files import Recipe, load_recipe
@@ -43,3 +44,22 @@ class StopAfter(Reporter):
     def epoch(self, line: EpochLine, seconds_left: float) -> None:
         if (line.phase, line.epoch) == self.last:
             raise StoppedError
+
+
+class Notes(Reporter):
+    """What a run told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.phases: list[tuple[str, int, int]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def begin(self, phase: str, epochs: int, first: int) -> None:
+        self.phases.append((phase, epochs, first))
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    """Whether two networks have the same weights, to the bit."""
+    return all(torch.equal(value, b.state_dict()[key]) for key, value in a.state_dict().items())

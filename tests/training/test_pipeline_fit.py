@@ -21,24 +21,7 @@ from deepshare.training.evaluate import evaluate
 from deepshare.training.hardware import Hardware
 from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import load_recipe
-from deepshare.training.reporter import Reporter
-from tests.training.small_runs import Finished, Small
-
-
-class Notes(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.phases: list[tuple[str, int, int]] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def begin(self, phase: str, epochs: int, first: int) -> None:
-        self.phases.append((phase, epochs, first))
-
-
-def same(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(value, b.state_dict()[key]) for key, value in a.state_dict().items())
+from tests.training.small_runs import Finished, Notes, Small, same
 
 
 def test_the_seed_decides_everything(finished: Finished, small: Small, tmp_path: Path) -> None:
