@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ENGINES = " or ".join(", ".join(MODULES).rsplit(", ", 1))
 
+DEFAULT_ENGINE = "gateshare"
+
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 Model = Annotated[
     str,
@@ -37,6 +39,8 @@ AnswerKind = Annotated[
     Literal["class", "top5", "logits"],
     Parameter(help="What the client gets: logits, or the best class or five best classes and no logits (gateshare)."),
 ]
+Engines = Annotated[str, Parameter(name=["--engine", "-e"], help=f"{ENGINES}.")]
+Best = Annotated[Flag, Parameter(help="Use the weights with the best validation score.")]
 RunArgument = Annotated[Path, Parameter(help="Folder of a finished run, or a name that deepshare networks lists.")]
 TlsFolder = Annotated[
     Path | None, Parameter(name="--tls", help="Folder with the certificates of this party; see private keys.")

@@ -1,27 +1,29 @@
 """`deepshare private`: private inference with a trained network."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.config import Env, Toml
 
 from deepshare.cli.options import (
-    ENGINES,
+    DEFAULT_ENGINE,
     AnswerKind,
+    Best,
+    Engines,
     Flag,
     Json,
     PoolFolder,
     RunArgument,
     TlsFolder,
-    check_writable,
     importing,
 )
 from deepshare.cli.private_pool import MADE, note, prepare, warn
 from deepshare.cli.private_pool import pool as pool_commands
+from deepshare.cli.private_serve import dealer, serve
+from deepshare.cli.private_show import check_out, show
 from deepshare.cli.private_ui import ui
 from deepshare.errors import EngineError
 
@@ -29,20 +31,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deepshare.data.images import About
-    from deepshare.private.cost import Result
     from deepshare.private.ir.program import Program
     from deepshare.private.remote.client import ModelClient
     from deepshare.private.runtime.engine import Engine, Preprocessing
-
-DEFAULT = "gateshare"
 
 private = App(name="private", help="Private inference: the server keeps its weights, the client its images.")
 
 private.command(pool_commands)
 private.command(ui)
 private.command(prepare)
+# Flags may be given as variables, DEEPSHARE_PRIVATE_SERVE_PORT, or under [private.serve] of this file.
+private.command(serve, config=(Env("DEEPSHARE_"), Toml("deepshare.toml")))
+private.command(dealer)
 
-Engines = Annotated[str, Parameter(name=["--engine", "-e"], help=f"{ENGINES}.")]
 Provider = Annotated[
     str | None,
     Parameter(help="Source of crypten's triples: tfp (the server, the default) or ttp (a third party)."),
@@ -51,13 +52,11 @@ Images = Annotated[
     list[Path] | None, Parameter(consume_multiple=True, help="Image files; by default test images of the data set.")
 ]
 Fit = Annotated[Flag, Parameter(help="Resize and crop images of another size.")]
-Best = Annotated[Flag, Parameter(help="Use the weights with the best validation score.")]
 Layers = Annotated[Flag, Parameter(help="Show the cost of each layer.")]
 Labels = Annotated[
     Path | None,
     Parameter(name=["--out", "-o"], help="PNG for the classes of the pixels, for a segmentation network."),
 ]
-POOLS = "Pool of the server, or a folder of pools in which more may appear: dealt, or made with clients."
 
 
 @private.command
@@ -65,7 +64,7 @@ def run(
     run: RunArgument,
     /,
     *,
-    engine: Engines = DEFAULT,
+    engine: Engines = DEFAULT_ENGINE,
     images: Images = None,
     samples: int = 4,
     data_dir: Path | None = None,
@@ -100,88 +99,6 @@ def run(
     note_making(chosen, program, len(batch), options)
     result = run_program(program, batch, engine, options)
     show(result, about, names, layers, as_json, out)
-
-
-# Flags may be given as variables, DEEPSHARE_PRIVATE_SERVE_PORT, or under [private.serve] of this file.
-@private.command(config=(Env("DEEPSHARE_"), Toml("deepshare.toml")))
-def serve(
-    runs: Annotated[list[str], Parameter(help="Folders of finished runs, or networks by name; clients name one.")],
-    /,
-    *,
-    engine: Engines = DEFAULT,
-    host: str = "127.0.0.1",
-    port: int = 8443,
-    tls: TlsFolder = None,
-    pool: Annotated[list[Path] | None, Parameter(help=POOLS)] = None,
-    best: Best = False,
-    answer: AnswerKind = "logits",
-    max_clients: int = 64,
-    max_each: int = 16,
-    monitor: str | None = None,
-    log_level: str = "info",
-    log_json: Flag = False,
-    drain: float = 30.0,
-) -> None:
-    """Serve clients on other machines until interrupted, without revealing the weights.
-
-    A client that deviates from the protocol of gateshare can read exact weights: serve only clients that you would
-    trust with the model. The engine determines the protection of the images: gateshare, with a dealer's pools,
-    gateshare-2pc and spu-cheetah hide them from a semi-honest server; crypten and spu-semi2k are for measuring.
-
-    SIGTERM ends it after the clients that are being answered, within --drain seconds. Every flag may also be given as a
-    variable (DEEPSHARE_PRIVATE_SERVE_PORT) or under [private.serve] of a file deepshare.toml in this folder.
-
-    Args:
-        host: Address to listen on; 0.0.0.0 for all interfaces.
-        port: Port to listen on. With --pool there is no other; without, gateshare-2pc opens more, all others on both
-            machines.
-        max_clients: Number of clients that are answered at once.
-        max_each: Number of those with one certificate.
-        monitor: HOST:PORT for /healthz and /metrics; none by default.
-        log_level: debug, info, warning or error.
-        log_json: Log a JSON object a line.
-        drain: Seconds for clients that are being answered, on SIGTERM.
-    """
-    from deepshare.private.api import from_run
-    from deepshare.private.remote.operation import start_logging, wait
-    from deepshare.private.remote.server import ModelServer, Network
-    from deepshare.private.runtime.engine import check_installed, find_engine
-    from deepshare.private.transport.tls import tls_of
-    from deepshare.training.run.folder import run_folder
-
-    chosen = find_engine(engine)
-    check_installed(chosen)
-    start_logging(log_level, as_json=log_json)
-    certificates = None if tls is None else tls_of(tls)
-    options: Mapping[str, str] = {}
-    if pool:
-        if chosen.preprocessing is None:
-            dealt = _preprocessing()[0]
-            raise EngineError(f"--pool is for engine {dealt} and this is {engine}: add --engine {dealt}")
-        options = chosen.preprocessing.options
-    folders = [run_folder(run).resolve() for run in runs]
-    if len({folder.name for folder in folders}) < len(folders):
-        raise EngineError("two runs have the same folder name, which clients name them by: rename one")
-    networks = {folder.name: Network(*from_run(folder, best=best, answer=answer)) for folder in folders}
-    for network in networks.values():
-        chosen.check(network.program, options)
-    warn(chosen)
-    if certificates is None and host not in ("127.0.0.1", "localhost"):
-        note("without --tls anyone on the network can listen and send requests")
-    elif certificates is not None and not chosen.encrypts:
-        note(f"--tls protects only the handshake; engine {engine} sends its shares unencrypted")
-    server = ModelServer(
-        engine=chosen,
-        options=options,
-        networks=networks,
-        tls=certificates,
-        pools=tuple(path.absolute() for path in pool or ()),
-        max_clients=max_clients,
-        max_each=max_each,
-    )
-    with server.listen(host, port) as listening:
-        gates = ", ".join(f"{name} ({network.program.comparisons:,} gates)" for name, network in networks.items())
-        wait(listening, f"serving {gates} on {listening.address} with {engine}, answer: {answer}", monitor, drain)
 
 
 @private.command
@@ -305,51 +222,6 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
 
 
 @private.command
-def dealer(
-    outline: Path,
-    folder: Path,
-    /,
-    *,
-    listen: str = "127.0.0.1:8444",
-    tls: Path,
-    server: str = "DeepShare server",
-    level: int = 100,
-    images: int = 10_000,
-    log_level: str = "info",
-    log_json: Flag = False,
-) -> None:
-    """Deal lots of gateshare as they are used: to the server and its clients over TLS, each to its owner alone.
-
-    The parties fetch them with private pool fill. What both have is overwritten here. Together with either party the
-    dealer could read everything, so both must trust it.
-
-    Args:
-        outline: File from private outline.
-        folder: Folder for the dealing and for lots on their way; secret.
-        listen: HOST:PORT to listen on.
-        tls: Folder with the certificates of the dealer.
-        server: Name in the server's certificate; all others are clients.
-        level: Number of lots that each client should have.
-        images: Number of images that each client may ever ask.
-        log_level: debug, info, warning or error.
-        log_json: Log a JSON object a line.
-    """
-    from deepshare.private.remote.dealer import DealerService, Dealership
-    from deepshare.private.remote.operation import start_logging
-    from deepshare.private.transport.tls import tls_of
-
-    if level < 1 or images < 1:
-        raise EngineError(f"a level of {level} for {images} images: give at least one each")
-    start_logging(log_level, as_json=log_json)
-    service = DealerService(Dealership(folder, outline, level=level, images=images), listen, tls_of(tls), server)
-    service.journal.info(f"dealing for {server} and its clients on {service.address}")
-    try:
-        service.run()
-    except KeyboardInterrupt:
-        service.journal.info("ended")
-
-
-@private.command
 def keys(
     folder: Path,
     /,
@@ -420,64 +292,3 @@ def _images(
     from deepshare.private.api import sample_images
 
     return sample_images(run, samples, data_dir)
-
-
-def check_out(out: Path | None, program: "Program") -> None:
-    """Check before any work that the network segments and that the file can be written."""
-    if out is None:
-        return
-    if len(program.operations[-1].shape) == 1:
-        raise EngineError("--out is for segmentation, but this network gives one class per image: omit it")
-    check_writable(out)
-
-
-def show(
-    result: "Result", about: "About", names: list[str], layers: bool, as_json: bool, out: Path | None = None
-) -> None:
-    """Print the classes, with probabilities or fractions of the pixels, and the cost."""
-    from deepshare.data.palette import save_labels
-    from deepshare.private.cost import cost_dict, cost_table
-
-    if out is not None:
-        save_labels(out, result.classes[:, 0])
-    found = _pixels(result, about, names) if result.answer.dim() > 2 else _classes(result, about, names)
-    if as_json:
-        print(json.dumps({"images": found, "cost": cost_dict(result.cost)}))
-        return
-    width = max(len(entry["image"]) for entry in found)
-    for entry in found:
-        print(f"{entry['image']:{width}}  {_said(entry)}")
-    print()
-    print(cost_table(result.cost, layers=layers))
-    each = result.cost.seconds / result.cost.images
-    error = "" if result.cost.error is None else f"; largest error of a logit {result.cost.error:.1e}"
-    many = "1 image" if result.cost.images == 1 else f"{result.cost.images} images, {each:.2f} s each"
-    print(f"\n{result.cost.seconds:.2f} s online for {many}{error}")
-    if out is not None:
-        print(f"classes of the pixels in {out}")
-
-
-def _said(entry: dict[str, Any]) -> str:
-    if "probability" in entry:
-        return f"{entry['class']}  {entry['probability']:.1%}"
-    if "classes" in entry:
-        return ", ".join(entry["classes"])
-    return ", ".join(f"{name} {share:.1%}" for name, share in entry["pixels"].items())
-
-
-def _pixels(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
-    from deepshare.data.palette import class_shares
-
-    found = class_shares(result.classes[:, 0], about.classes)
-    return [{"image": name, "pixels": pixels} for name, pixels in zip(names, found, strict=True)]
-
-
-def _classes(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
-    if result.hides_scores:
-        best = [[about.classes[index] for index in indices] for indices in result.classes.tolist()]
-        return [{"image": name, "class": some[0], "classes": some} for name, some in zip(names, best, strict=True)]
-    likely = result.logits.double().softmax(1).max(1)
-    return [
-        {"image": name, "class": about.classes[index], "probability": probability}
-        for name, probability, index in zip(names, likely.values.tolist(), likely.indices.tolist(), strict=True)
-    ]

@@ -6,7 +6,6 @@ nobody who is silent, slow or a stranger costs more than a descriptor.
 """
 
 import errno
-import hashlib
 import resource
 import selectors
 import socket
@@ -16,22 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, Literal
+from typing import Any
 
-from deepshare.private.transport.channel import (
-    BUSY,
-    FAILURE,
-    HEADER,
-    MESSAGE,
-    Channel,
-    LaterError,
-    PeerError,
-    RefusalError,
-)
+from deepshare.private.remote.guest import Guest, Reply, Stage, Work
+from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 
-LONGEST_REQUEST = 1 << 16
 # For a certificate, and then for the first message.
 GREETING_SECONDS = 10.0
 # A stranger may stay this long even if there are too many.
@@ -43,65 +32,6 @@ PAUSE_SECONDS = 0.05
 MOST_STRANGERS, MOST_GUESTS = 512, 4096
 GUESTS_OF_ONE = 64
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-Stage = Literal["handshake", "listening", "replying", "parked", "working", "lingering"]
-
-
-@dataclass(eq=False)
-class Guest:
-    """A connection.
-
-    Attributes:
-        channel: Its channel.
-        address: Its address, HOST:PORT.
-        identity: Fingerprint of its certificate; its host where there is no TLS.
-        name: The name in its certificate; "" where there is no TLS.
-        state: Whatever its server keeps for it.
-        stage: What the door waits for.
-        deadline: When it is sent away, unless something happens.
-    """
-
-    channel: Channel
-    address: str
-    identity: str
-    name: str = ""
-    state: Any = None
-    stage: Stage = "handshake"
-    deadline: float = 0.0
-    since: float = field(default_factory=time.monotonic)
-    received: bytearray = field(default_factory=bytearray)
-    replies: list[memoryview] = field(default_factory=list)
-    resume: Callable[[], None] | None = None
-
-    @property
-    def socket(self) -> socket.socket:
-        """Its socket."""
-        return self.channel.connection
-
-    @property
-    def who(self) -> str:
-        """Address and name, for logs."""
-        return f"{self.address} ({self.name})" if self.name else self.address
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer to a message.
-
-    Attributes:
-        parts: A whole frame, in parts.
-        seconds: How long the guest has for its next message.
-    """
-
-    parts: tuple[bytes, ...]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Work:
-    """Work for a guest, which a thread of its own does with blocking calls."""
-
-    run: Callable[[], None]
 
 
 class FrontDoor:
@@ -329,37 +259,16 @@ class FrontDoor:
             self._drop(guest, f"a fault of the server ({type(error).__name__}: {error})")
 
     def _shake_hands(self, guest: Guest) -> None:
-        connection = guest.socket
-        if not isinstance(connection, ssl.SSLSocket):
-            raise AssertionError("no TLS")
-        connection.do_handshake()
-        guest.identity = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
-        guest.name = _common_name(connection.getpeercert()) or guest.identity[:12]
+        guest.show_certificate()
         if sum(other.identity == guest.identity for other in self._guests) > GUESTS_OF_ONE:
             raise LaterError(f"this certificate has {GUESTS_OF_ONE} connections already: close some")
         self._watch(guest, "listening", GREETING_SECONDS)
 
     def _listen(self, guest: Guest) -> None:
-        """Read a message as far as it has come; more than the message is never read."""
-        channel, data = guest.channel, guest.received
-        while True:
-            wanted = HEADER.size
-            if len(data) >= HEADER.size:
-                header = bytes(data[: HEADER.size])
-                if HEADER.unpack(header)[2] in (FAILURE, BUSY):
-                    raise PeerError("it has ended")
-                wanted += channel.check_header(header, MESSAGE, 0, LONGEST_REQUEST)
-            if len(data) == wanted > HEADER.size:
-                break
-            more = guest.socket.recv(wanted - len(data))
-            if not more and guest.state is not None and not data:  # it has all that it wanted
-                self._drop(guest, "")
-                return
-            if not more:
-                raise ConnectionError("it hung up")
-            data += more
-        message = channel.parse_message(bytes(data[HEADER.size :]))
-        data.clear()
+        message = guest.read_message()
+        if message is None:
+            self._drop(guest, "")
+            return
         match self._heard(guest, message):
             case Reply(parts, seconds):
                 guest.replies = [memoryview(part) for part in parts]
@@ -369,10 +278,7 @@ class FrontDoor:
                 self._start(guest, run)
 
     def _reply(self, guest: Guest) -> None:
-        while guest.replies:
-            guest.replies[0] = guest.replies[0][guest.socket.send(guest.replies[0]) :]
-            if not guest.replies[0]:
-                del guest.replies[0]
+        guest.send_replies()
         self._watch(guest, "listening", max(0.0, guest.deadline - time.monotonic()))
 
     def _start(self, guest: Guest, run: Callable[[], None] | None) -> None:
@@ -406,12 +312,6 @@ class FrontDoor:
         guest.channel.close()
         if guest.stage != "lingering":
             self._left(guest, reason)
-
-
-def _common_name(certificate: Any) -> str:
-    """The name in a certificate."""
-    parts = (certificate or {}).get("subject", ())
-    return next((str(value) for part in parts for key, value in part if key == "commonName"), "")
 
 
 def raise_limit() -> int:

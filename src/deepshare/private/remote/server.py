@@ -27,7 +27,8 @@ from deepshare.data.images import About
 from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.front_door import FrontDoor, Guest, Reply, Work
+from deepshare.private.remote.front_door import FrontDoor
+from deepshare.private.remote.guest import Guest, Reply, Work
 from deepshare.private.remote.journal import Journal
 from deepshare.private.remote.relay import relay
 from deepshare.private.remote.session import PROTOCOL, Control, Message, account, run_session

@@ -1,0 +1,74 @@
+"""Classes and cost of a private inference, as `deepshare private run` and `ask` print them."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepshare.cli.options import check_writable
+from deepshare.errors import EngineError
+
+if TYPE_CHECKING:
+    from deepshare.data.images import About
+    from deepshare.private.cost import Result
+    from deepshare.private.ir.program import Program
+
+
+def check_out(out: Path | None, program: "Program") -> None:
+    """Check before any work that the network segments and that the file can be written."""
+    if out is None:
+        return
+    if len(program.operations[-1].shape) == 1:
+        raise EngineError("--out is for segmentation, but this network gives one class per image: omit it")
+    check_writable(out)
+
+
+def show(
+    result: "Result", about: "About", names: list[str], layers: bool, as_json: bool, out: Path | None = None
+) -> None:
+    """Print the classes, with probabilities or fractions of the pixels, and the cost."""
+    from deepshare.data.palette import save_labels
+    from deepshare.private.cost import cost_dict, cost_table
+
+    if out is not None:
+        save_labels(out, result.classes[:, 0])
+    found = _pixels(result, about, names) if result.answer.dim() > 2 else _classes(result, about, names)
+    if as_json:
+        print(json.dumps({"images": found, "cost": cost_dict(result.cost)}))
+        return
+    width = max(len(entry["image"]) for entry in found)
+    for entry in found:
+        print(f"{entry['image']:{width}}  {_said(entry)}")
+    print()
+    print(cost_table(result.cost, layers=layers))
+    each = result.cost.seconds / result.cost.images
+    error = "" if result.cost.error is None else f"; largest error of a logit {result.cost.error:.1e}"
+    many = "1 image" if result.cost.images == 1 else f"{result.cost.images} images, {each:.2f} s each"
+    print(f"\n{result.cost.seconds:.2f} s online for {many}{error}")
+    if out is not None:
+        print(f"classes of the pixels in {out}")
+
+
+def _said(entry: dict[str, Any]) -> str:
+    if "probability" in entry:
+        return f"{entry['class']}  {entry['probability']:.1%}"
+    if "classes" in entry:
+        return ", ".join(entry["classes"])
+    return ", ".join(f"{name} {share:.1%}" for name, share in entry["pixels"].items())
+
+
+def _pixels(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
+    from deepshare.data.palette import class_shares
+
+    found = class_shares(result.classes[:, 0], about.classes)
+    return [{"image": name, "pixels": pixels} for name, pixels in zip(names, found, strict=True)]
+
+
+def _classes(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
+    if result.hides_scores:
+        best = [[about.classes[index] for index in indices] for indices in result.classes.tolist()]
+        return [{"image": name, "class": some[0], "classes": some} for name, some in zip(names, best, strict=True)]
+    likely = result.logits.double().softmax(1).max(1)
+    return [
+        {"image": name, "class": about.classes[index], "probability": probability}
+        for name, probability, index in zip(names, likely.values.tolist(), likely.indices.tolist(), strict=True)
+    ]
