@@ -7,16 +7,19 @@
 
 Each measurement is a benchmark of this repository; a record in results/measurements keeps what it printed, with its
 command, commit, machine and load. A stopped run goes on where it was. A record is stale if the code that it is about
-has changed since its commit; the page says so.
+has changed since then, comments and docstrings aside; the page says so.
 """
 
 import argparse
+import ast
+import hashlib
 import json
 import os
 import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "measurements"
 PAGE = ROOT / "docs" / "measurements.md"
+STALE = "**Older than the code that it is about.**"
 START, END = "<!-- records -->", "<!-- end of records -->"
 PROTOCOL = ("src/deepshare/private/engines/gateshare", "src/deepshare/private/transport", "src/deepshare/private/ir")
 CRYPTEN = ("src/deepshare/private/engines/crypten", *PROTOCOL[1:])
@@ -46,6 +50,29 @@ class Measurement:
         return RECORDS / f"{self.name}.json"
 
 
+LATENCY = tuple(
+    Measurement(
+        f"latency-{engine}-{network}",
+        f"The paper's latency table: {title} on {engine}",
+        f"benchmarks/latency.py --only {network} --engine {engine} --rounds 1",
+        code,
+    )
+    for engine, code in (("crypten", CRYPTEN), ("gateshare", PROTOCOL))
+    for network, title in (
+        ("resnet18", "ResNet-18 at 32x32"),
+        ("wrn22-8", "WRN-22-8 at 32x32"),
+        ("tiny-resnet18", "ResNet-18 at 64x64"),
+    )
+) + tuple(
+    Measurement(
+        f"latency-{engine}-{link}",
+        f"Its first row of each network on a {link.upper()}, {engine}",
+        f"benchmarks/latency.py --full --first --engine {engine} --rounds 1 --link {link}",
+        code,
+    )
+    for engine, code in (("crypten", CRYPTEN), ("gateshare", PROTOCOL))
+    for link in ("lan", "wan")
+)
 MEASUREMENTS = (
     Measurement(
         "gateshare",
@@ -85,15 +112,7 @@ MEASUREMENTS = (
     ),
     Measurement("imagenet", "ResNet-18, ResNet-50 and VGG-16 at 224x224", "benchmarks/imagenet.py", PROTOCOL),
     Measurement("clients", "Many clients of one server", "benchmarks/clients.py --images 4", PROTOCOL),
-    Measurement(
-        "latency-crypten", "The paper's latency table, crypten", "benchmarks/latency.py --full --rounds 1", CRYPTEN
-    ),
-    Measurement(
-        "latency-gateshare",
-        "The paper's latency table, gateshare",
-        "benchmarks/latency.py --full --engine gateshare --rounds 1",
-        PROTOCOL,
-    ),
+    *LATENCY,
     Measurement("two-party", "Without a dealer", "benchmarks/two_party.py", PROTOCOL),
     Measurement("ring", "Products and comparisons", "benchmarks/ring.py", PROTOCOL[:1]),
     Measurement("planning", "Planning a ResNet-50 at 224x224", "benchmarks/planning.py", TRAINING[:1]),
@@ -113,7 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.list:
         for one in MEASUREMENTS:
-            sys.stdout.write(f"{one.name:18}{state(one):16}python {one.command}\n")
+            sys.stdout.write(f"{one.name:32}{state(one):16}python {one.command}\n")
         return
     if not options.page:
         wanted = [
@@ -139,6 +158,7 @@ def measure(one: Measurement) -> None:
     record = {
         "command": f"python {one.command}",
         "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "code": fingerprint(one),
         "date": time.strftime("%Y-%m-%d"),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -160,10 +180,30 @@ def state(one: Measurement) -> str:
     record = json.loads(one.file.read_text(encoding="utf-8"))
     if record["command"] != f"python {one.command}":
         return "other command"
-    if subprocess.run(["git", "cat-file", "-e", record["commit"]], cwd=ROOT, capture_output=True).returncode:
-        return "stale"  # of a commit that is not in this history
-    paths = [one.command.split()[0], *one.code]
-    return "stale" if _git("log", "--format=%h", f"{record['commit']}..HEAD", "--", *paths) else "current"
+    return "current" if record["code"] == fingerprint(one) else "stale"
+
+
+def fingerprint(one: Measurement) -> str:
+    """Return a checksum of a benchmark and the code that it is about, without docstrings and lines of comment."""
+    found = hashlib.sha256()
+    for path in (ROOT / path for path in (one.command.split()[0], *one.code)):
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            code = "\n".join(_code(file.read_text(encoding="utf-8")))
+            found.update(f"{file.relative_to(ROOT).as_posix()}\n{code}\n".encode())
+    return found.hexdigest()
+
+
+def _code(text: str) -> Iterator[str]:
+    docstrings = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and ast.get_docstring(node) is not None
+        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    for number, line in enumerate(text.splitlines(), 1):
+        if number not in docstrings and line.strip() and not line.lstrip().startswith("#"):
+            yield line
 
 
 def write_page() -> None:
@@ -186,7 +226,7 @@ def section(one: Measurement) -> str:
     about = (
         f"`{record['command']}`, commit {record['commit']}, {record['date']}, {machine}, load {record['load_before']}"
     )
-    old = "" if state(one) == "current" else " **Older than the code that it is about.**"
+    old = "" if state(one) == "current" else f" {STALE}"
     output = "\n".join(record["output"])
     return f"### {one.title}\n\n{about} before it began.{old}\n\n```\n{output}\n```\n"
 

@@ -1,5 +1,6 @@
 """Every benchmark works: at a tiny size, as a command, with the flags that pages name."""
 
+import importlib
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from deepshare import zoo
+from deepshare.sharing.sites import find_sites
 from tests.docs.pages import DOCS, ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -76,3 +79,22 @@ def test_a_documented_benchmark_runs_at_a_tiny_size(command: str, tmp_path: Path
         pytest.skip("needs a data set: " + command)
     done = run(Path(path).name, *words, "--tiny", folder=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_masks_of_the_latency_table_are_like_trained_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    latency = importlib.import_module("latency")
+    small = list(find_sites(zoo.build(latency.SMALL.network, **latency.SMALL.arguments), latency.SMALL.size))
+    for kind, empty in (("SNL", 7), ("AutoReP", 1)):
+        trained = latency.site_counts(latency.SMALL, kind, 2_288, small, 2_288)
+        assert sum(trained) == 2_288 and trained.count(0) == empty
+        for setup in latency.PAPER:
+            sites = list(find_sites(zoo.build(setup.network, **setup.arguments), setup.size))
+            for budget in setup.budgets:
+                counts = latency.site_counts(setup, kind, budget, sites, budget)
+                assert sum(counts) == budget
+                assert all(0 <= count <= site.neurons for count, site in zip(counts, sites, strict=True))
+                if len(sites) == len(small):  # the same sites, wider: empty where the trained network is
+                    assert [count == 0 for count in counts] == [count == 0 for count in trained]
+                masks = latency.draw(sites, counts)
+                assert [int(mask.sum()) for mask in masks.values()] == counts

@@ -1,7 +1,8 @@
 """The page of measurements is what its records say, and says which of them are older than their code."""
 
 import json
-import subprocess
+import warnings
+from pathlib import Path
 
 import pytest
 
@@ -9,16 +10,41 @@ from dev import measurements
 from dev.measurements import MEASUREMENTS, Measurement
 from tests.docs.pages import ROOT
 
-COMMITS = subprocess.run(["git", "log", "-1"], cwd=ROOT, capture_output=True).returncode == 0
 MEASURED = [one for one in MEASUREMENTS if one.file.is_file()]
 
 
-@pytest.mark.skipif(not COMMITS, reason="not a clone: the age of a record cannot be told")
 def test_the_page_is_what_the_records_say() -> None:
     text = measurements.PAGE.read_text(encoding="utf-8")
     between = text.partition(measurements.START)[2].partition(measurements.END)[0]
-    stale = [one.name for one in MEASURED if measurements.state(one) != "current"]
-    assert between.strip() == measurements.records().strip(), f"stale: {stale}: python dev/measurements.py --page"
+    assert plain(between) == plain(measurements.records()), "python dev/measurements.py --page writes it"
+
+
+def plain(text: str) -> str:
+    """The page without its marks of age, which the next change of the code makes wrong, and `make docs` right."""
+    return text.replace(f" {measurements.STALE}", "").strip()
+
+
+def test_records_that_are_older_than_their_code_are_named() -> None:
+    if stale := [one.name for one in MEASURED if measurements.state(one) != "current"]:
+        warnings.warn(f"measured before the code changed: {', '.join(stale)}: make measurements", stacklevel=1)
+
+
+def test_a_change_of_the_code_makes_a_record_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "ROOT", tmp_path)
+    monkeypatch.setattr(measurements, "RECORDS", tmp_path)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "bench.py").write_text("print(1)\n")
+    code = tmp_path / "code" / "gate.py"
+    code.write_text("def gate(x):\n    return x >= 0\n")
+    one = Measurement("gate", "A gate", "bench.py", ("code",))
+    assert measurements.state(one) == "not measured"
+    one.file.write_text(json.dumps({"command": "python bench.py", "code": measurements.fingerprint(one)}))
+    assert measurements.state(one) == "current"
+    code.write_text('"""Gates."""\n\n\ndef gate(x):\n    """Compare."""\n    # as in the paper\n    return x >= 0\n')
+    assert measurements.state(one) == "current"
+    code.write_text("def gate(x):\n    return x > 0\n")
+    assert measurements.state(one) == "stale"
+    assert measurements.state(Measurement("gate", "A gate", "bench.py --fast", ("code",))) == "other command"
 
 
 @pytest.mark.parametrize("one", MEASUREMENTS, ids=lambda one: one.name)
