@@ -54,7 +54,7 @@ LATENCY = tuple(
     Measurement(
         f"latency-{engine}-{network}",
         f"The paper's latency table: {title} on {engine}",
-        f"benchmarks/latency.py --only {network} --engine {engine} --rounds 1",
+        f"benchmarks/latency.py --only {network} --engine {engine}",
         code,
     )
     for engine, code in (("crypten", CRYPTEN), ("gateshare", PROTOCOL))
