@@ -34,6 +34,7 @@ def compare(
     cores: int | None = None,
     teacher: Path | None = None,
     precision: Literal["32-true", "bf16-mixed"] = "32-true",
+    compile: Flag = False,
     out: Path | None = None,
     work: Path | None = None,
     data_dir: Path | None = None,
@@ -67,6 +68,7 @@ def compare(
         cores: CPU cores per job, for --launch slurm; by default 4.
         teacher: Run folder of a trained plain network to use as the teacher; by default it is trained first.
         precision: Precision of the forward and backward pass; bf16-mixed is faster on processors with bfloat16.
+        compile: Compile the networks first: minutes per run, and then shorter epochs.
         out: Folder of the results and the teacher's weights; by default results/compare/STUDY.
         work: Folder of the run folders; by default runs/compare/STUDY.
         data_dir: Folder of data sets.
@@ -92,7 +94,7 @@ def compare(
         known = f"{nearest(unknown[0], list(chosen.methods))} (there are {', '.join(chosen.methods)})"
         raise RecipeError(f"--only {unknown[0]}: the study {chosen.name} has no such method{known}")
     folders = work or Path("runs/compare") / chosen.name, out or Path("results/compare") / chosen.name
-    runner = Runner(chosen, Workspace(*folders, data_dir, download, teacher, precision))
+    runner = Runner(chosen, Workspace(*folders, data_dir, download, teacher, precision, compile))
     if show_list:
         list_runs(runner, only, as_json)
     elif dry_run:

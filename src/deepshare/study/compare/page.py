@@ -148,7 +148,8 @@ def _rules(study: Study, outcomes: Outcomes) -> str:
         "With several seeds it is the mean ± the standard deviation; error bars in plots span all seeds that "
         "did not diverge. "
         f"Bytes and rounds are predicted for private inference of one image with {study.engine}. Training is "
-        f"wall-clock time, including pauses and the load of other runs on the same cores.{_precision(outcomes)}"
+        "wall-clock time, including pauses and the load of other runs on the same cores."
+        f"{_precision(outcomes)}{_compiled(outcomes)}"
     )
 
 
@@ -163,6 +164,17 @@ def _precision(outcomes: Outcomes) -> str:
     named = f"; in {others} {', '.join(fewer)}" if fewer and wide else ""
     said = f"{len(halves)} of {len(runs)} runs were trained in bfloat16 (`--precision bf16-mixed`){named}"
     return f" {said}. Accuracy is always measured in float32."
+
+
+def _compiled(outcomes: Outcomes) -> str:
+    """Remark on runs of compiled networks; empty if there are none."""
+    runs = {job.name: outcome.run for job, outcome in outcomes.items() if outcome.run}
+    compiled = [name for name, run in runs.items() if run.environment.get("compile")]
+    named = f": {', '.join(compiled)}" if len(compiled) < len(runs) else ""
+    said = (
+        f" {len(compiled)} of {len(runs)} runs were of compiled networks (`--compile`), which round differently{named}."
+    )
+    return said if compiled else ""
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> str:

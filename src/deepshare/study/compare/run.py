@@ -6,7 +6,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -52,6 +52,7 @@ class Workspace:
         download: Whether to download a missing data set.
         teacher: Run folder of a teacher to use instead of training one.
         precision: Precision of training; accuracy is always measured in float32.
+        compile: Compile the networks, which rounds a little differently.
     """
 
     work: Path
@@ -60,6 +61,18 @@ class Workspace:
     download: bool = False
     teacher: Path | None = None
     precision: Precision = "32-true"
+    compile: bool = False
+
+    @property
+    def hardware(self) -> Hardware:
+        """Hardware of every run."""
+        return Hardware(precision=self.precision, compile=self.compile)
+
+    @property
+    def flags(self) -> list[str]:
+        """Flags that give a run the same hardware."""
+        precision = [] if self.precision == "32-true" else ["--precision", self.precision]
+        return [*precision, "--compile"] if self.compile else precision
 
     def lock(self, job: Job) -> FileLock:
         """Lock of a run: its holder alone may write into the run folder. The end of a process frees its locks."""
@@ -128,7 +141,7 @@ def dry_run(study: Study, job: Job, workspace: Workspace) -> str | None:
             data_dir=workspace.data_dir,
             download=workspace.download,
             dry_run=True,
-            hardware=Hardware(precision=workspace.precision),
+            hardware=workspace.hardware,
         )
     except (BudgetError, UnsupportedModelError) as error:
         return str(error)
@@ -149,9 +162,16 @@ def refusal(study: Study, job: Job, input_size: Sequence[int], outcomes: Outcome
 def _fit(recipe: Recipe, folder: Path, workspace: Workspace, reporter: Reporter, *, gelu: bool = False) -> None:
     """Train the network of a recipe, or only its teacher with GELUs."""
     run = RunFolder(folder)
-    before = read_environment(run).get("precision", "32-true") if run.environment.exists() else workspace.precision
-    if before != workspace.precision:
-        raise CheckpointError(f"{folder} was begun with --precision {before}: give it again, or another --work")
+    if run.environment.exists():
+        environment = read_environment(run)
+        before = replace(
+            workspace,
+            precision=environment.get("precision", "32-true"),
+            compile=environment.get("compile", False),
+        )
+        if before.flags != workspace.flags:
+            flags = shlex.join(before.flags) or "neither --precision bf16-mixed nor --compile"
+            raise CheckpointError(f"{folder} was begun with {flags}: give it again, or another --work")
     train = teach if gelu else fit
     train(
         recipe=recipe,
@@ -159,7 +179,7 @@ def _fit(recipe: Recipe, folder: Path, workspace: Workspace, reporter: Reporter,
         data_dir=workspace.data_dir,
         download=workspace.download,
         resume=True,
-        hardware=Hardware(precision=workspace.precision),
+        hardware=workspace.hardware,
         reporter=reporter,
     )
 
@@ -234,8 +254,7 @@ def _empty(study: Study, job: Job, recipe: Recipe, teacher: str) -> RunOutcome:
 
 
 def _command(study: Study, workspace: Workspace) -> list[str]:
-    command = ["deepshare", "compare", "--study", study.name]
-    return command if workspace.precision == "32-true" else [*command, "--precision", workspace.precision]
+    return ["deepshare", "compare", "--study", study.name, *workspace.flags]
 
 
 def _outcome(study: Study, job: Job, workspace: Workspace, folder: Path, recipe: Recipe) -> RunOutcome:
