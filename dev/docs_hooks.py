@@ -63,7 +63,7 @@ def results() -> str:
 
 
 def tour(notebook: Path) -> str:
-    """Render a notebook as a page: text, code and stored output."""
+    """Render a notebook as a page: text, code and stored output, plots included."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     parts = [part for cell in cells for part in _parts(cell)]
     return "\n\n".join([*parts, "This page is the notebook `examples/tour.ipynb`.\n"])
@@ -76,6 +76,9 @@ def _parts(cell: dict[str, Any]) -> Iterator[str]:
         return
     yield f"```python\n{source}\n```"
     for output in cell["outputs"]:
+        if picture := output.get("data", {}).get("image/png"):
+            yield f"![plot](data:image/png;base64,{''.join(picture.split())})"
+            continue
         said = "".join(output.get("text") or output["data"]["text/plain"]).rstrip()
         yield f"```text\n{said}\n```"
 

@@ -48,10 +48,11 @@ def test_the_tour_is_a_page() -> None:
     assert page.startswith("# A tour\n")
     assert page.count("```python\n") == sum(cell["cell_type"] == "code" for cell in cells)
     assert "96 gates instead of 1,920 (5.00%)" in page
+    assert page.count("](data:image/png;base64,") == 5
 
 
-def test_the_tour_runs_in_less_than_three_minutes(tmp_path: Path) -> None:
-    notebook = nbformat.read(TOUR, as_version=4)
+def test_the_tour_shows_what_is_committed_in_less_than_three_minutes(tmp_path: Path) -> None:
+    notebook, committed = (nbformat.read(TOUR, as_version=4) for _ in range(2))
     # Time of the processor rather than of the clock, which other work on the machine would slow down.
     asked = "import os; used = os.times(); print(used.user + used.system + used.children_user + used.children_system)"
     notebook.cells.append(nbformat.v4.new_code_cell(asked))
@@ -60,3 +61,12 @@ def test_the_tour_runs_in_less_than_three_minutes(tmp_path: Path) -> None:
     ).execute()
     assert float(notebook.cells[-1].outputs[0].text) < 180
     assert (tmp_path / "runs" / "tour" / "result.json").is_file()
+    for cell, before in zip(notebook.cells, committed.cells, strict=False):
+        assert kinds(cell) == kinds(before), before.source
+        if "exact" in before.metadata.get("tags", ()):  # others show accuracies and times
+            assert [dict(output) for output in cell.outputs] == [dict(output) for output in before.outputs]
+
+
+def kinds(cell: nbformat.NotebookNode) -> list[list[str]]:
+    """What a cell shows: streams by name, other outputs by their types."""
+    return [sorted(output.get("data", [output.get("name")])) for output in cell.get("outputs", [])]
