@@ -13,6 +13,7 @@ LEVELS = (
     {"crypto", "fixedpoint"},
     {"lot"},
     {"protocols.transfers"},
+    {"protocols.affine"},
     {"protocols.step"},
     {"protocols.truncation", "protocols.comparison"},
     {"protocols.schedule"},

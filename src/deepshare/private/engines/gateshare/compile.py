@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.engines.gateshare.fixedpoint import PRODUCT_BITS, WEIGHT, NumberFormat
+from deepshare.private.engines.gateshare.fixedpoint import AFFINE, PRODUCT_BITS, WEIGHT, NumberFormat
 from deepshare.private.engines.gateshare.protocols import gate, largest, linear, local, product, square
+from deepshare.private.engines.gateshare.protocols.affine import LARGEST_AFFINE
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, ScheduleBuilder
 from deepshare.private.ir.program import (
     Add,
@@ -106,7 +107,10 @@ def _problems(operation: Operation, dealt: bool) -> Iterator[str]:
     for field, tensor in hidden_tensors(operation).items():
         if tensor.is_meta:
             continue
-        largest = float(tensor.abs().max())
-        limit = LARGEST_WEIGHT if isinstance(operation, Convolution | Linear) and field == "weight" else 2.0**20
+        largest, limit = float(tensor.abs().max()), 2.0**20
+        if isinstance(operation, Convolution | Linear) and field == "weight":
+            limit = LARGEST_WEIGHT
+        if not dealt and isinstance(operation, SharedActivation):
+            limit = LARGEST_AFFINE - 2.0**-AFFINE
         if not largest <= limit:
             yield f"its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"

@@ -36,6 +36,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
     ABOUT,
     LOTS,
     MADE,
+    MADE_FORM,
     check_party,
     write_about,
     write_lot,
@@ -254,7 +255,7 @@ def add_to_pool(
             marks.add([lot.id for lot in fresh], owner)
         if not (pool / ABOUT).exists():
             session = bytes.fromhex(work.header.session)
-            write_about(pool, party, session, program, steps.number_format, {"engine": MADE})
+            write_about(pool, party, session, program, steps.number_format, {"engine": MADE, "form": MADE_FORM})
     except OSError as error:
         raise EngineError(f"{pool} cannot be written ({error.strerror}): give another folder") from error
 

@@ -141,8 +141,10 @@ class ForClientTogether(ForClient):
     def linear(self, step: LinearStep, inputs: list[Tensor]) -> Tensor:
         products = self.world.trial.server.session[step.number]
         c_C = -self.world.server_lot.share("product", step.number, step.shape)
-        for W, source, t_C in zip(products, step.inputs, inputs, strict=True):
-            a = self.lot.values["tensor", source] = t_C - self.world.openings[source, "tensor"]
+        for W, term, source, t_C in zip(products, step.terms, step.inputs, inputs, strict=True):
+            a = t_C
+            if not term.early:
+                a = self.lot.values["tensor", source] = t_C - self.world.openings[source, "tensor"]
             c_C = c_C + W(a)
         self.lot.values["product", step.number] = c_C
         return c_C
@@ -184,6 +186,9 @@ class ForServerTogether(ForServer):
         theirs = self.world.client_lot
         c_S, y_S = -theirs.share("product", step.number, step.shape), step.bias()
         for W, term, source, t_S in zip(self.server.session[step.number], step.terms, step.inputs, inputs, strict=True):
+            if term.early:
+                c_S, y_S = c_S + W(self.world.client_shares[source]), y_S + W(t_S)
+                continue
             c_S = c_S + W(theirs.share("tensor", source, term.takes))
             y_S = y_S + W(t_S + self.world.openings[source, "tensor"])
         self.lot.values["product", step.number] = c_S

@@ -70,12 +70,13 @@ class OtSender:
         base: The result of base transfers, which serve one session.
 
     Attributes:
+        session: The same at both ends, and of no other run; not secret.
         transfers: How many were made so far.
         expand: Ring elements from keys of `random`, the same at both ends.
     """
 
     def __init__(self, wire: Wire, step: int, base: ChosenKeys) -> None:
-        self._wire, self._step, self._session = wire, step, base.session
+        self._wire, self._step, self.session = wire, step, base.session
         self._columns = _Columns(base.keys)
         self._chosen = np.where(base.choices, ~np.uint64(0), np.uint64(0))[:, None]
         self._offset = np.packbits(base.choices, bitorder="little").view(np.uint64)
@@ -154,7 +155,7 @@ class OtSender:
         u = columns.view(np.uint64).reshape(KAPPA, -1)
         q = self._columns.draw(u.shape[1])
         q ^= u & self._chosen
-        linear = _LinearHash(self._session, head, u)
+        linear = _LinearHash(self.session, head, u)
         t = linear(q) ^ (check[:KEY_BYTES].view(np.uint64) & self._chosen)
         if not hmac.compare_digest(_digest(t), check[KEY_BYTES:].tobytes()):
             raise EngineError(
@@ -173,12 +174,13 @@ class OtReceiver:
         base: The result of base transfers, which serve one session.
 
     Attributes:
+        session: The same at both ends, and of no other run; not secret.
         transfers: How many were made so far.
         expand: Ring elements from keys of `random`, the same at both ends.
     """
 
     def __init__(self, wire: Wire, step: int, base: KeyPairs) -> None:
-        self._wire, self._step, self._session = wire, step, base.session
+        self._wire, self._step, self.session = wire, step, base.session
         self._zero, self._one = _Columns(base.zero), _Columns(base.one)
         self._hash, self.expand = _TweakedHash(base.session), _Expansion(base.session)
         self.transfers = 0
@@ -252,7 +254,7 @@ class OtReceiver:
         t, u = (columns.draw(len(r) // 8) for columns in (self._zero, self._one))
         u ^= t
         u ^= r.view(np.uint64)
-        linear = _LinearHash(self._session, head, u)
+        linear = _LinearHash(self.session, head, u)
         self._wire.send(self._step, head, u, linear(r.view(np.uint64)[None]), _digest(linear(t)))
         return t
 
@@ -272,13 +274,14 @@ class _Columns:
         return out[:-_SLACK].view(np.uint64).reshape(-1, words)
 
 
-class _Permutation:
-    """AES with a public key, on many blocks at once."""
+class Permutation:
+    """AES with a public key that depends on the session and a label, on many blocks at once."""
 
     def __init__(self, session: bytes, label: str) -> None:
         self._encryptor = Cipher(algorithms.AES128(derive(session, "ot", label)[:KEY_BYTES]), modes.ECB()).encryptor()
 
     def __call__(self, blocks: Words) -> Words:
+        """Permute each block of two words."""
         out = np.empty(blocks.nbytes + _SLACK, np.uint8)
         self._encryptor.update_into(blocks.reshape(-1).view(np.uint8).data, out.data)
         return out[:-_SLACK].view(np.uint64).reshape(blocks.shape)
@@ -288,7 +291,7 @@ class _TweakedHash:
     """pi(pi(x) ^ i) ^ pi(x) for rows x whose numbers i follow one another."""
 
     def __init__(self, session: bytes) -> None:
-        self._permute = _Permutation(session, "rows")
+        self._permute = Permutation(session, "rows")
 
     def __call__(self, rows: Words, first: int) -> Words:
         inner = self._permute(rows)
@@ -304,7 +307,7 @@ class _Expansion:
     """
 
     def __init__(self, session: bytes) -> None:
-        self._permute = _Permutation(session, "values")
+        self._permute = Permutation(session, "values")
 
     def __call__(self, keys: Words, index: Index, first: int) -> Words:
         blocks = keys[index]

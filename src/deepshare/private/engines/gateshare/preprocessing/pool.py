@@ -38,6 +38,8 @@ VERSION, EARLIER = 4, 3
 ABOUT, LOTS, MASKED_WEIGHTS = "pool.json", "lots", "offsets"  # names in pools that are dealt already
 DEALT, MADE = "gateshare", "gateshare-2pc"
 """Engines of a pool's lots: those of a dealer, and those that the two parties make."""
+MADE_FORM = 2
+"""Rises with what two parties put into lots."""
 _CHECK_BYTES = 32
 
 
@@ -348,6 +350,8 @@ def _about(folder: Path) -> dict[str, str]:
         raise EngineError(f"{folder / ABOUT} is damaged: deal anew") from error
     if not isinstance(about, dict) or about.get("version") not in (VERSION, EARLIER):
         raise EngineError(f"{folder} is a pool of another version: deal with the same deepshare")
+    if pool_engine(about) == MADE and about.get("form") != MADE_FORM:
+        raise EngineError(f"{folder} was made by another deepshare: prepare a pool with this one, in another folder")
     return about
 
 

@@ -17,6 +17,7 @@ from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, Gr
 from deepshare.private.engines.gateshare.crypto.ring import derive, fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
+from deepshare.private.engines.gateshare.protocols.affine import AffineScalars
 from deepshare.private.engines.gateshare.protocols.schedule import MergedProduct, Schedule
 from deepshare.private.engines.gateshare.protocols.step import Making, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
@@ -81,25 +82,33 @@ class LotMaker:
         party: This party.
         duplex: Messages to the other.
         transfers: Oblivious transfers with the other.
+        scalars: Alpha and beta.
         encrypted: Products under encryption with the other.
     """
 
     def __init__(
-        self, schedule: Schedule, party: Holder, duplex: Duplex, transfers: Transfers, encrypted: Encrypted
+        self,
+        schedule: Schedule,
+        party: Holder,
+        duplex: Duplex,
+        transfers: Transfers,
+        scalars: AffineScalars,
+        encrypted: Encrypted,
     ) -> None:
         self._schedule, self._party, self._duplex = schedule, party, duplex
-        self._transfers, self._encrypted = transfers, encrypted
+        self._transfers, self._scalars, self._encrypted = transfers, scalars, encrypted
 
     @classmethod
     def begin(cls, schedule: Schedule, party: Holder, channel: Channel) -> Self:
-        """Do what serves all lots: base transfers, and keys for encryption.
+        """Do what serves all lots: base transfers, trees of alpha and beta, and keys for encryption.
 
         Raises:
             EngineError: A library is missing, or the other party sent something else.
         """
         with Duplex(channel, _START) as duplex:
             transfers = Transfers.begin(duplex, _START, party)
-            return cls(schedule, party, duplex, transfers, Encrypted.begin(duplex, party))
+            scalars = AffineScalars.begin(transfers, schedule.affine_layers())
+            return cls(schedule, party, duplex, transfers, scalars, Encrypted.begin(duplex, party))
 
     def make(
         self, lots: LotBatch, store: UnitStore | None = None, told: Callable[[float, str], None] | None = None
@@ -122,6 +131,7 @@ class LotMaker:
                 steps=self._schedule.steps,
                 lot=lots,
                 transfers=self._transfers,
+                scalars=self._scalars,
                 encrypted=self._encrypted,
             )
             both = self._agree(store)
@@ -192,7 +202,7 @@ def load_units(schedule: Schedule, party: Holder, lots: LotBatch, store: UnitSto
         EngineError: Some are not.
     """
     nobody: Any = None
-    at = Making(party=party, steps=schedule.steps, lot=lots, transfers=nobody, encrypted=nobody)
+    at = Making(party=party, steps=schedule.steps, lot=lots, transfers=nobody, scalars=nobody, encrypted=nobody)
     if len(store.tags()) != len(unit_weights(schedule, lots.images)):
         raise EngineError("not all units of these lots are done: prepare with another --pool")
     for number, (_, _, load) in enumerate(_units(schedule, at)):

@@ -19,7 +19,7 @@ from deepshare.errors import EngineError
 from deepshare.files import write_atomically
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, LotBatch
-from deepshare.private.engines.gateshare.preprocessing.pool import content_digest
+from deepshare.private.engines.gateshare.preprocessing.pool import MADE_FORM, content_digest
 from deepshare.private.engines.gateshare.preprocessing.together import TAG_BYTES, Arrays, new_lots
 
 FOLDER, _FILE = "making", "batch.json"
@@ -33,6 +33,7 @@ class BatchHeader:
     Attributes:
         batch: Its id, in hex.
         session: Id of the pool's session, in hex.
+        form: What lots hold; see `MADE_FORM`.
         outline: Digest of the network.
         numbers: The number format.
         weights: Digest of the weights, in hex; the server's alone.
@@ -42,6 +43,7 @@ class BatchHeader:
 
     batch: str
     session: str
+    form: int
     outline: str
     numbers: dict[str, Any]
     weights: str
@@ -80,6 +82,7 @@ class Unfinished:
         header = BatchHeader(
             batch=batch.hex(),
             session=session.hex(),
+            form=MADE_FORM,
             outline=outline,
             numbers=numbers,
             weights=weights.hex(),
@@ -101,7 +104,7 @@ class Unfinished:
         try:
             header = BatchHeader(**json.loads((pool / FOLDER / _FILE).read_text(encoding="utf-8")))
             ids = [bytes.fromhex(text) for text in (header.batch, header.session)]
-            sound = all(len(one) == ID_BYTES for one in ids) and header.seeds
+            sound = header.form == MADE_FORM and all(len(one) == ID_BYTES for one in ids) and header.seeds
         except (OSError, ValueError, TypeError):
             return None
         return cls(pool / FOLDER, header) if sound else None

@@ -30,8 +30,8 @@ With the images
 So y_S + y_C = alpha u + alpha p + beta (x - a_C) - (alpha p - beta a_C) = alpha x g + beta x.
 
 Without a dealer both parties have a share of all that is dealt here, a_S and a_C come from `transfers` like A b and b,
-w = alpha p - beta a_C is made under encryption and is v, and 7 is `carry` instead of `comparison`
-(`GateStep.transfer`, `GateStep.encrypted`).
+w = alpha p - beta a_C and p come from `affine` and w is v, and 7 is `carry` instead of `comparison`
+(`GateStep.transfer`).
 
 A ReLU has no alpha and beta: 1, 2 and w fall away, v_C = p and y_S = u_S + u_C + p. The masked opening eps, which
 the product needs anyway, is the input of the comparison, so that a comparison costs no message. The server sends e_S
@@ -47,9 +47,9 @@ import torch
 from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
-from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Batch, Holder, LotBatch, Piece
+from deepshare.private.engines.gateshare.protocols.affine import affine_cost, digit_bits, make_affine
 from deepshare.private.engines.gateshare.protocols.carry import (
     Carries,
     carry_bits,
@@ -74,7 +74,6 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ClientOffline,
     ClientOnline,
     Dealing,
-    EncryptedProduct,
     InTheClear,
     Making,
     ProtocolStep,
@@ -181,6 +180,8 @@ class GateStep(ProtocolStep):
             return compared
         masked = {"masked": words} if self.dealt else {"neurons": words, "masked": words}
         affine = {} if self.affine is None else {"affine": words}
+        if self.affine is not None and party == "client":
+            affine["pad"] = words
         return masked | affine | ({"bit": WORD * gates} if self.leads else {}) | compared
 
     @property
@@ -189,8 +190,12 @@ class GateStep(ProtocolStep):
         return self.leads
 
     def transfer_cost(self, images: int) -> Part:
-        """Size of the transfers."""
-        return gate_cost(images * self.comparisons) + carry_making(images * self.comparisons, self.compared_bits)
+        """Size of the transfers, and of what alpha and beta need."""
+        cost = Part() if self.affine is None else affine_cost(images * self.products)
+        if not self.leads:
+            return cost
+        gates = images * self.comparisons
+        return cost + gate_cost(gates) + carry_making(gates, self.compared_bits)
 
     def client_openings(self) -> dict[Piece, Shape]:
         """Shape of e_C."""
@@ -259,7 +264,7 @@ class GateStep(ProtocolStep):
             at.server.put("affine", self.number, w - at.client.mask("affine", self.number, self.neurons))
 
     def transfer(self, at: Making) -> None:
-        """Do steps 1 to 4 without a dealer: masks and comparisons of a leader and its followers."""
+        """Do steps 1 to 4 without a dealer: masks, comparisons, alpha and beta of a leader and its followers."""
         lot, images = at.lot, at.lot.images
         gates = torch.arange(images * self.comparisons).view(images, *self.gates)
         sites = [step for step in at.steps if isinstance(step, GateStep) and step.leader == self.number]
@@ -272,27 +277,40 @@ class GateStep(ProtocolStep):
         )
         a = lot.share("neurons", self.number, self.neurons)
         make_carries(self.number, self.compared_bits, self.compared(a), lot, at.transfers)
+        for step in sites:
+            if step.affine is not None:
+                step.make_affine(at)
 
-    def encrypted(self, images: int) -> list[EncryptedProduct]:
-        """Do steps 1 to 4 without a dealer: alpha p - beta a_C, a group for each channel."""
+    def affine_layer(self) -> "GateStep | None":
+        """The step, if it has alpha and beta."""
+        return None if self.affine is None else self
+
+    @property
+    def affine_channels(self) -> int:
+        """How many alphas."""
+        return self.neurons[0]
+
+    @property
+    def digit_bits(self) -> int:
+        """Bits of half an alpha."""
+        return digit_bits(self.affine_bits)
+
+    def affine_numbers(self) -> Tensor:
+        """Alpha and beta as ring elements, (2, channels)."""
         if self.affine is None:
-            return []
-        channels = self.neurons[0]
-        size = GroupedSize(channels, images * self.products // channels, 2, 1)
-        return [EncryptedProduct(size, self.factor, self.keep_affine)]
+            raise TypeError(self)
+        return encode(torch.stack([self.affine.alpha, self.affine.beta]), self.affine_bits)
 
-    def factor(self, at: Making) -> Tensor:
-        """This party's factor of alpha p - beta a_C."""
-        if at.party == "server" and self.affine is not None:
-            affine = self.encoded_affine(self.affine)
-            return torch.stack([affine.alpha.flatten(), -affine.beta.flatten()], 1)[:, :, None]
-        p = at.lot.mask("pad", self.number, self.neurons)
-        a_C = at.lot.share("neurons", self.number, self.neurons)
-        return torch.stack([self.by_channel(p), self.by_channel(a_C)], 2)
-
-    def keep_affine(self, at: Making, share: Tensor) -> None:
-        """Put a share of alpha p - beta a_C into the lots."""
-        at.lot.put("affine", self.number, share.reshape(self.neurons[0], at.lot.images, -1).transpose(0, 1))
+    def make_affine(self, at: Making) -> None:
+        """Put shares of alpha p - beta a_C into the lots, and p into the client's."""
+        channels, images = self.neurons[0], at.lot.images
+        a_C = None
+        if at.party == "client":
+            a_C = self.by_channel(at.lot.share("neurons", self.number, self.neurons))
+        share, p = make_affine(self, at.scalars, at.transfers, images * self.products // channels, a_C)
+        for name, values in (("affine", share), ("pad", p)):
+            if values is not None:
+                at.lot.put(name, self.number, values.reshape(channels, images, -1).transpose(0, 1))
 
     def by_channel(self, x: Tensor) -> Tensor:
         """Neurons of all images as (channels, rows)."""
@@ -314,13 +332,23 @@ class GateStep(ProtocolStep):
         b_C = self.per_neuron(at.lot.share("bit", self.leader, self.gates))
         keys = self.read(a_C, at.lot, "client")
         at.held[self.number] = ClientGate(x_C=x_C, e_C=e_C, b_C=b_C, Ab_C=Ab_C, p=p, keys=keys)
-        v_C = p
-        if self.affine is not None:
-            v_C = at.lot.share("affine", self.number, self.neurons)
-            D: AlphaBeta | None = at.session[self.number]
-            if D is not None:
-                v_C = D.alpha * p - D.beta * a_C + v_C
+        v_C = self.negated_share(at.lot)
+        if self.affine is not None and self.dealt:
+            D: AlphaBeta = at.session[self.number]
+            v_C = D.alpha * p - D.beta * a_C + v_C
         return self.placed(inputs[0], -v_C)
+
+    def is_early(self, inputs: list[bool]) -> bool:
+        """Whether no neuron passes: shares of gates come from transfers."""
+        return self.where is None
+
+    def early_share(self, at: Making) -> Tensor:
+        """y_C without a dealer."""
+        return -self.negated_share(at.lot)
+
+    def negated_share(self, lot: LotBatch) -> Tensor:
+        """p, or what was dealt or made of v_C."""
+        return lot.share("pad" if self.affine is None else "affine", self.number, self.neurons)
 
     def server_offline(self, at: ServerOffline) -> None:
         """Read what was dealt, and e_C."""

@@ -20,7 +20,8 @@ So y_S + y_C = sum of W (t_S + t_C - a) + L a + (W - L) a, + biases = sum of W t
 on no layer before theirs, and the server multiplies once, with numbers as small as weights are.
 
 Without a dealer there is no L and no D: c = W a is made by both under encryption, and y_C = c_C
-(`LinearStep.encrypted`).
+(`LinearStep.encrypted`). Where t_C follows from transfers alone, as behind gates, a is t_C itself: t_S is masked by it
+already, and step 5 falls away.
 
 The result has the fractional bits of t and of W together: see `truncation`. A sum of layers that nothing else reads is
 one step, with one correction c_S.
@@ -81,12 +82,14 @@ class LinearTerm:
         layer: The layer; without values in an outline.
         bits: Fractional bits of its weight.
         takes: Shape of its input without the batch.
+        early: Whether a is the client's share of the input, and nothing is opened.
     """
 
     label: int
     layer: Convolution | Linear | Diagonal
     bits: int
     takes: Shape
+    early: bool = False
 
     def weight(self) -> Tensor:
         """Encode W."""
@@ -147,10 +150,10 @@ class LinearTerm:
 
 @dataclass(frozen=True, eq=False)
 class ServerLinear:
-    """Held by the server before the images: c_S + biases, and e of each term."""
+    """Held by the server before the images: c_S + biases, and e of each term that has one."""
 
     rest: Tensor
-    e: list[Tensor]
+    e: list[Tensor | None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,7 +174,8 @@ class LinearStep(ProtocolStep):
 
     def client_openings(self) -> dict[Piece, Shape]:
         """Shapes of e."""
-        return {(source, "tensor"): term.takes for source, term in zip(self.inputs, self.terms, strict=True)}
+        pairs = zip(self.inputs, self.terms, strict=True)
+        return {(source, "tensor"): term.takes for source, term in pairs if not term.early}
 
     def dealer_session(self, seed: bytes) -> list[Multiply]:
         """Prepare products with L."""
@@ -215,7 +219,11 @@ class LinearStep(ProtocolStep):
         """This party's factor of the product of some terms, given with the steps that they read."""
         if at.party == "server":
             return torch.cat([term.matrices() for _, term in terms], 1)
-        return torch.cat([term.columns(at.lot.mask("tensor", source, term.takes)) for source, term in terms], 2)
+        masks = [
+            at.early_share(source) if term.early else at.lot.mask("tensor", source, term.takes)
+            for source, term in terms
+        ]
+        return torch.cat([term.columns(a) for a, (_, term) in zip(masks, terms, strict=True)], 2)
 
     def add_product(self, at: Making, share: Tensor) -> None:
         """Add a share of some terms to that of c."""
@@ -237,6 +245,8 @@ class LinearStep(ProtocolStep):
         products: list[Multiply] | None = at.session[self.number]
         y_C = at.lot.share("product", self.number, self.shape)
         for i, (source, term, t_C) in enumerate(zip(self.inputs, self.terms, inputs, strict=True)):
+            if term.early:
+                continue
             a = at.lot.mask("tensor", source, term.takes)
             at.openings[source, "tensor"] = t_C - a
             if products is not None:
@@ -246,7 +256,7 @@ class LinearStep(ProtocolStep):
     def server_offline(self, at: ServerOffline) -> None:
         """Read c_S and e."""
         rest = self.bias() + at.lot.share("product", self.number, self.shape)
-        at.held[self.number] = ServerLinear(rest, [at.openings[source, "tensor"] for source in self.inputs])
+        at.held[self.number] = ServerLinear(rest, [at.openings.get((source, "tensor")) for source in self.inputs])
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
         """Do step 6."""
@@ -254,7 +264,7 @@ class LinearStep(ProtocolStep):
         mine: ServerLinear = at.held[self.number]
         y_S = mine.rest
         for W, t_S, e in zip(products, inputs, mine.e, strict=True):
-            y_S = y_S + W(t_S + e)
+            y_S = y_S + W(t_S if e is None else t_S + e)
         return y_S
 
     def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
@@ -313,7 +323,13 @@ def add_linear(
         shape=builder.program.operations[operation].shape,
         scale=builder.number_format.fraction + bits,
         terms=tuple(
-            LinearTerm(label=label, layer=layer, bits=bits, takes=builder.steps[source].shape)
+            LinearTerm(
+                label=label,
+                layer=layer,
+                bits=bits,
+                takes=builder.steps[source].shape,
+                early=builder.is_early(source),
+            )
             for source, label, layer in terms
         ),
     )

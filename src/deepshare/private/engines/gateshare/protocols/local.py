@@ -105,6 +105,10 @@ class LocalStep(ProtocolStep):
     def apply(self, inputs: list[Tensor]) -> Tensor:
         """The map, of shares or of values."""
 
+    def is_early(self, inputs: list[bool]) -> bool:
+        """Whether all inputs are."""
+        return all(inputs)
+
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
         """The map of the client's shares."""
         return self.apply(inputs)

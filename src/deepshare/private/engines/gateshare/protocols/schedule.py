@@ -11,6 +11,7 @@ from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize, 
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN, NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, Piece
+from deepshare.private.engines.gateshare.protocols.affine import AffineLayer
 from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, Making, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Program, Shape
@@ -73,6 +74,11 @@ class Schedule:
                 size = product.size
                 alike.setdefault((size.rows, size.inner, size.outputs), []).append((step.number, product))
         return [MergedProduct(tuple(found)) for found in alike.values()]
+
+    def affine_layers(self) -> "list[AffineLayer]":
+        """Steps with alpha and beta, without a dealer."""
+        layers = (step.affine_layer() for step in self.steps)
+        return [layer for layer in layers if layer is not None]
 
     def making_cost(self, images: int) -> Part:
         """Bytes of both parties to make lots for some images together, where there is no dealer."""
@@ -150,6 +156,7 @@ class ScheduleBuilder:
     steps: list[ProtocolStep] = field(default_factory=list)
     at: dict[int, int] = field(default_factory=dict)
     pending: dict[int, Callable[[], None]] = field(default_factory=dict)
+    _early: list[bool] = field(default_factory=list)
     _truncated: dict[tuple[int, int], int] = field(default_factory=dict)
     _extra_labels: int = 0
 
@@ -161,9 +168,14 @@ class ScheduleBuilder:
     def append(self, step: ProtocolStep, result_of: int | None = None) -> int:
         """Add a step, which may give the result of an operation; returns its number."""
         self.steps.append(replace(step, dealt=self.dealt))
+        self._early.append(not self.dealt and step.is_early([self._early[source] for source in step.inputs]))
         if result_of is not None:
             self.at[result_of] = step.number
         return step.number
+
+    def is_early(self, number: int) -> bool:
+        """Whether the client's share of a step's result follows from transfers alone, where there is no dealer."""
+        return self._early[number]
 
     def result(self, operation: int) -> int:
         """The step that has the result of an operation; the steps of one that is begun are added now."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, GroupedSize
 from deepshare.private.engines.gateshare.lot import Batch, Holder, Lot, LotBatch, Piece
+from deepshare.private.engines.gateshare.protocols.affine import AffineLayer, AffineScalars
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
 from deepshare.private.ir.program import Shape
 from deepshare.private.runtime.engine import Part
@@ -55,6 +56,7 @@ class Making:
         steps: All steps.
         lot: This party's halves, for one image each, to be filled.
         transfers: Oblivious transfers with the other party.
+        scalars: Alpha and beta of all steps, in trees of keys.
         encrypted: Products under encryption with the other party.
     """
 
@@ -62,7 +64,16 @@ class Making:
     steps: "tuple[ProtocolStep, ...]"
     lot: LotBatch
     transfers: Transfers
+    scalars: AffineScalars
     encrypted: Encrypted
+    _early: dict[int, Tensor] = field(default_factory=dict)
+
+    def early_share(self, number: int) -> Tensor:
+        """The client's share of a step's result, if it is early; see `ProtocolStep.is_early`."""
+        if number not in self._early:
+            step = self.steps[number]
+            self._early[number] = step.early_share(self)
+        return self._early[number]
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +231,10 @@ class ProtocolStep(ABC):
         """Bytes of `transfer` for some images."""
         return Part()
 
+    def affine_layer(self) -> AffineLayer | None:
+        """The step, if it has alpha and beta."""
+        return None
+
     def client_openings(self) -> dict[Piece, Shape]:
         """Shapes of what the client sends before each image."""
         return {}
@@ -227,6 +242,13 @@ class ProtocolStep(ABC):
     def online_cost(self, images: int) -> Part:
         """Bytes, rounds, comparisons and products of one inference of some images."""
         return Part()
+
+    def is_early(self, inputs: list[bool]) -> bool:
+        """Whether the client's share of the result follows from transfers alone, given which inputs' shares do.
+
+        Then it needs no mask in linear layers: the server has the rest of the result, which is masked already.
+        """
+        return False
 
     @property
     def unsafe_shares(self) -> float:
@@ -261,6 +283,11 @@ class ProtocolStep(ABC):
     def encrypted(self, images: int) -> list[EncryptedProduct]:
         """Products with the other party, after all transfers, where there is no dealer."""
         return []
+
+    def early_share(self, at: Making) -> Tensor:
+        """The client's share of the result, if it is early."""
+        state = ClientOffline(session={}, lot=at.lot, seed=b"")
+        return self.client_offline([at.early_share(source) for source in self.inputs], state)
 
     @abstractmethod
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:

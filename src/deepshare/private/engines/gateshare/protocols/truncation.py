@@ -40,6 +40,10 @@ class TruncationStep(ProtocolStep):
     by: int
     window: int
 
+    def is_early(self, inputs: list[bool]) -> bool:
+        """Whether z_C is."""
+        return all(inputs)
+
     @property
     def unsafe_shares(self) -> float:
         """How many of uniform z_C lie within the window."""
