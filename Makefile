@@ -30,10 +30,11 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy $(CODE)
 
-# The site, in build/site; nothing is fetched. First, records that are older than their code get their mark. The variable
-# silences an announcement, not a warning.
+# The site, in build/site; nothing is fetched. First, records that are older than their code get their mark, and lists of
+# results are written. The variable silences an announcement, not a warning.
 docs: $(READY)
 	$(BIN)/python dev/measurements.py --page
+	$(BIN)/python dev/docs_hooks.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # One torch thread for each worker: two workers on two cores do not fight. At the end, the share of lines that ran in the

@@ -1,4 +1,4 @@
-"""Parts of the documentation generated at build time: recipes, results and the tour."""
+"""Generated parts of the documentation: the tour at build time; lists of docs/results.md, which running this writes."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from deepshare.training.catalog import list_recipes
 from deepshare.training.run.networks import find, names
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
 SHOWN = {".md", ".svg", ".png", ".json", ".html"}
 
 
@@ -28,11 +29,19 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace every `{{ name }}` by its generated text, and links to the repository by links to pages."""
+    """Replace links to the repository by links to pages."""
     markdown = re.sub(r"\]\(\.\./((?:\.\./)*results/)", r"](\1", markdown)
-    markdown = markdown.replace("](../examples/tour.ipynb)", "](tour.md)")
-    parts: dict[str, Callable[[], str]] = {"networks": networks, "recipes": recipes, "results": results}
-    return re.sub(r"^\{\{ (\w+) \}\}$", lambda found: parts[found[1]](), markdown, flags=re.MULTILINE)
+    return markdown.replace("](../examples/tour.ipynb)", "](tour.md)")
+
+
+def filled(text: str) -> str:
+    """Fill in every list of a page, each between two marks."""
+    lists: dict[str, Callable[[], str]] = {"networks": networks, "recipes": recipes, "results": results}
+    for name, made in lists.items():
+        start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        before, rest = text.split(start)
+        text = f"{before}{start}\n\n{made()}\n\n{end}{rest.split(end)[1]}"
+    return text
 
 
 def recipes() -> str:
@@ -51,7 +60,7 @@ def networks() -> str:
     for network in map(find, names()):
         gates = f"{network.gates:,} of {network.neurons:,}"
         cells = (gates, network.result, byte_size(network.size), network.trained)
-        lines.append(f"| [{network.name}](results/{network.run}/README.md) | {' | '.join(cells)} |")
+        lines.append(f"| [{network.name}](../results/{network.run}/README.md) | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -59,7 +68,7 @@ def results() -> str:
     """Links to every page in results/, cards of networks aside."""
     cards = {ROOT / "results" / find(name).run / "README.md" for name in names()}
     pages = sorted(set((ROOT / "results").rglob("README.md")) - cards)
-    return "\n".join(f"- [{_title(page)}]({page.relative_to(ROOT).as_posix()})" for page in pages)
+    return "\n".join(f"- [{_title(page)}](../{page.relative_to(ROOT).as_posix()})" for page in pages)
 
 
 def tour(notebook: Path) -> str:
@@ -85,3 +94,7 @@ def _parts(cell: dict[str, Any]) -> Iterator[str]:
 
 def _title(page: Path) -> str:
     return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

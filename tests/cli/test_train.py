@@ -116,10 +116,13 @@ def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:
 
     out = tmp_path / "run"
     assert cli("train", "-r", "digits", "--out", out, *FLAGS, "--log", "tensorboard").code == 0
-    events = EventAccumulator(str(out / "tensorboard" / "finetune")).Reload()
-    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    (point,) = events.Scalars("val_accuracy")
-    assert (point.step, point.value) == (1, pytest.approx(last["val_accuracy"]))
+    (file,) = (path for path in (out / "tensorboard").rglob("*") if path.is_file())
+    events = EventAccumulator(str(file)).Reload()
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:  # one of each phase
+        (point,) = events.Scalars(f"{line['phase']}/val_accuracy")
+        assert (point.step, point.value) == (1, pytest.approx(line["val_accuracy"]))
+    assert len(lines) == 3
 
 
 @pytest.mark.parametrize(

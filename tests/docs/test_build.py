@@ -35,11 +35,17 @@ def test_every_recipe_is_listed_with_its_state() -> None:
 
 def test_every_page_of_results_is_linked() -> None:
     links = docs_hooks.results().splitlines()
-    assert "- [The checkerboard with a single gate](results/xor/README.md)" in links
-    cards = re.findall(r"\(results/(\S+)\)", docs_hooks.networks())
+    assert "- [The checkerboard with a single gate](../results/xor/README.md)" in links
+    cards = re.findall(r"\(\.\./results/(\S+)\)", docs_hooks.networks())
     pages = {str(page.relative_to(ROOT / "results")) for page in (ROOT / "results").rglob("README.md")}
-    assert pages == {*cards, *(link.partition("(results/")[2].rstrip(")") for link in links)}
+    assert pages == {*cards, *(link.partition("(../results/")[2].rstrip(")") for link in links)}
     assert len(pages) == len(cards) + len(links)
+
+
+def test_the_lists_of_the_page_are_up_to_date() -> None:
+    page = docs_hooks.PAGE.read_text(encoding="utf-8")
+    assert page == docs_hooks.filled(page), "python dev/docs_hooks.py writes them"
+    assert "{{" not in page
 
 
 def test_the_tour_is_a_page() -> None:

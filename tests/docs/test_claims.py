@@ -37,4 +37,6 @@ def test_a_figure_without_a_record_says_so() -> None:
 
 @pytest.mark.parametrize("page", OTHER, ids=lambda page: str(page.relative_to(DOCS)))
 def test_other_pages_state_no_results(page: Path) -> None:
-    assert [s for s in sentences(page.read_text(encoding="utf-8")) if RESULT.search(s)] == []
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"<!-- (\w+) -->.*?<!-- end of \1 -->", "", text, flags=re.DOTALL)  # lists made from records
+    assert [s for s in sentences(text) if RESULT.search(s)] == []

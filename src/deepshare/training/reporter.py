@@ -2,9 +2,12 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepshare.errors import DeepShareError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 @dataclass(frozen=True)
@@ -79,18 +82,21 @@ def with_tensorboard(reporter: Reporter, folder: Path) -> Reporter:
 class _TensorBoard(Reporter):
     def __init__(self, inner: Reporter, folder: Path) -> None:
         self.inner, self.folder = inner, folder / "tensorboard"
+        self.writer: SummaryWriter | None = None
         self.note, self.begin, self.step = inner.note, inner.begin, inner.step  # type: ignore[method-assign]
 
     def epoch(self, line: EpochLine, seconds_left: float) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        record = line.record()
-        # Opened for each epoch, so that a run that is killed leaves whole files behind.
-        with SummaryWriter(str(self.folder / line.phase)) as writer:
-            for key, value in record.items():
-                if isinstance(value, float):
-                    writer.add_scalar(key, value, line.epoch)
+        if self.writer is None:  # one file for all phases: a tag names its phase
+            self.writer = SummaryWriter(str(self.folder))
+        for key, value in line.record().items():
+            if isinstance(value, float):
+                self.writer.add_scalar(f"{line.phase}/{key}", value, line.epoch)
+        self.writer.flush()  # so that a run that is killed leaves its epochs behind
         self.inner.epoch(line, seconds_left)
 
     def end(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
         self.inner.end()
