@@ -7,8 +7,8 @@
     python benchmarks/gateshare.py --tiny                    # a small network, once: to see that it works
     sudo .venv/bin/python benchmarks/gateshare.py --link wan # between two namespaces: 100 Mbit/s, 40 ms round trip
 
-All parties are processes on this machine, with one thread each on two cores. The network with shared gates runs
-`--rounds` times on one image each, its peers fewer times in between; times are medians. "convolutions" is the server's
+All parties are processes on this machine, with one thread each on two cores; a party of gateshare, whose peer waits
+meanwhile, uses both for the products of a linear layer. The network with shared gates runs `--rounds` times on one image each, its peers fewer times in between; times are medians. "convolutions" is the server's
 time in linear layers, in the same inferences. Offline figures (the dealer's work and messages, the client openings) and
 those of a session (masked weights) are listed next to the online ones. Weights are random: bytes and time do not depend
 on them, but gates near zero flip, and logits mean nothing. So every engine also runs a trained network on the bundled

@@ -94,6 +94,25 @@ def test_a_batch_that_is_cut_equals_its_images(monkeypatch: pytest.MonkeyPatch, 
     assert torch.equal(product(x), convolved(x, weight, geometry))
 
 
+@pytest.mark.parametrize(("geometry", "shape"), GEOMETRIES)
+@pytest.mark.parametrize(("positions", "images"), [(1, 1), (1, 3), (9, 2), (1000, 1), (1000, 3)])
+def test_parts_on_several_cores_are_the_whole(
+    monkeypatch: pytest.MonkeyPatch, geometry: Geometry, shape: tuple[int, ...], positions: int, images: int
+) -> None:
+    for name, value in {
+        "CORES": 3,
+        "_FEWEST_POSITIONS": positions,
+        "_FEWEST_OUTPUTS": 2,
+        "_FEWEST_PRODUCTS": 1,
+    }.items():
+        monkeypatch.setattr(f"deepshare.private.engines.gateshare.crypto.limb_matmul.{name}", value)
+    x, small, large = ring(images, 4, 9, 8), plain(*shape), ring(*shape)
+    for product, weight in ((PlainWeight(small, geometry), small), (RingWeight(large, geometry), large)):
+        assert torch.equal(product(x), convolved(x, weight, geometry))
+    if geometry.groups == 1:
+        assert torch.equal(WholeWeight(large, geometry)(x), convolved(x, large, geometry))
+
+
 @pytest.mark.parametrize(("images", "inner", "out"), [(1, 512, 100), (40, 3000, 7), (3, 1, 1), (1, 4608, 16)])
 def test_matrices_are_exact(images: int, inner: int, out: int) -> None:
     x, small, large = ring(images, inner), plain(out, inner), ring(out, inner)

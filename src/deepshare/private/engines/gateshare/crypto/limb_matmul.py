@@ -16,18 +16,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.crypto.parallel import CORES, in_parallel
 
 Pair = tuple[int, int]
 
 _EXACT = 1 << 53
 _PLAIN = _EXACT >> 31  # what x in limbs of 32 bits leaves for a plain weight
-_CHUNK = 1 << 21  # numbers in the columns of one product: a large batch is cut by images, which keeps memory small
+_CHUNK = 1 << 20  # numbers in the columns of one part, which keeps memory small
+# The least that is worth a part of its own, on another core: as measured.
+_FEWEST_POSITIONS, _FEWEST_OUTPUTS, _FEWEST_PRODUCTS = 32, 128, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,10 @@ class Weight(ABC):
     limbs: int
 
     def __init__(self, weight: Tensor, geometry: Geometry | None = None) -> None:
-        self.geometry = geometry or Geometry()
-        self.kernel: Pair | None = None if weight.dim() == 2 else (weight.shape[2], weight.shape[3])
-        rows = weight[None] if weight.dim() == 2 else rows_of_kernels(weight, self.geometry.groups)
+        self.geometry, self.outputs = geometry or Geometry(), len(weight)
+        kernels = weight[..., None, None] if weight.dim() == 2 else weight
+        self._is_matrix, self.kernel = weight.dim() == 2, (kernels.shape[2], kernels.shape[3])
+        rows = rows_of_kernels(kernels, self.geometry.groups)
         self._blocks = [(block, self._prepare(rows[..., block])) for block in self._cut(rows)]
 
     @abstractmethod
@@ -69,7 +73,7 @@ class Weight(ABC):
 
     @abstractmethod
     def _prepare(self, rows: Tensor) -> Tensor:
-        """One block in the form that `_multiply` needs."""
+        """One block in the form that `_multiply` needs, (..., O, K)."""
 
     @abstractmethod
     def _split(self, x: Tensor) -> Tensor:
@@ -81,21 +85,40 @@ class Weight(ABC):
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product with x (N, C) or (N, C, H, W), mod 2^64."""
-        if self.kernel is None:
-            return self._sum(self._split(x)[None])[0].T.contiguous()
+        if self._is_matrix:
+            return self._convolve(x[..., None, None]).flatten(1)
+        return self._convolve(x)
+
+    def _convolve(self, x: Tensor) -> Tensor:
         maps = _padded(x, self.geometry.padding)
         size = self.geometry.positions((maps.shape[1], maps.shape[2]), self.kernel)
-        each = self.limbs * math.prod(size) * math.prod(self.kernel) * maps.shape[3]
-        parts = [self._convolve(part, self.kernel, size) for part in maps.split(max(1, _CHUNK // each))]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        result = x.new_empty(len(x), self.outputs, *size)
+        in_parallel([partial(self._fill, result, maps, *part) for part in self._parts(maps, size)])
+        return result
 
-    def _convolve(self, maps: Tensor, kernel: Pair, size: Pair) -> Tensor:
-        product = self._sum(_columns(self._split(maps), kernel, self.geometry))
-        apart = product.reshape(-1, maps.shape[0], math.prod(size))
-        return apart.transpose(0, 1).reshape(maps.shape[0], -1, *size)
+    def _parts(self, maps: Tensor, size: Pair) -> Iterator[tuple[slice, slice, slice]]:
+        """Cut a convolution into images, rows and outputs: a part for each core, more if columns would be too many."""
+        (high, wide), images, outputs = size, len(maps), self.outputs
+        a_row = wide * math.prod(self.kernel) * maps.shape[3]
+        cores = CORES if images * high * a_row * outputs // self.geometry.groups >= _FEWEST_PRODUCTS else 1
+        if cores > 1 and images * high * wide < 2 * _FEWEST_POSITIONS and self.geometry.groups == 1:
+            each = max(-(-outputs // cores), _FEWEST_OUTPUTS)
+            yield from ((slice(0, images), slice(0, high), some) for some in _slices(outputs, each))
+            return
+        rows = max(-(-images * high // cores), -(-_FEWEST_POSITIONS // wide))
+        rows = max(1, min(rows, _CHUNK // (self.limbs * a_row)))
+        for some in _slices(images, max(1, rows // high)):
+            yield from ((some, band, slice(0, outputs)) for band in _slices(high, min(rows, high)))
 
-    def _sum(self, x: Tensor) -> Tensor:
-        return reduce(Tensor.add_, (self._multiply(block, x[..., where]) for where, block in self._blocks))
+    def _fill(self, result: Tensor, maps: Tensor, images: slice, rows: slice, outputs: slice) -> None:
+        """Do one part of a convolution."""
+        (down, _), (below, _) = self.geometry.stride, self.geometry.dilation
+        seen = slice(rows.start * down, (rows.stop - 1) * down + (self.kernel[0] - 1) * below + 1)
+        part = result[images, outputs, rows]
+        columns = _columns(self._split(maps[images, seen]), self.kernel, self.geometry)
+        products = (self._multiply(block[..., outputs, :], columns[..., where]) for where, block in self._blocks)
+        apart = reduce(Tensor.add_, products).reshape(part.shape[1], part.shape[0], *part.shape[2:])
+        part.copy_(apart.transpose(0, 1))
 
 
 def plain_weight(weight: Tensor, geometry: Geometry | None = None) -> Weight:
@@ -130,14 +153,14 @@ class WholeWeight(Weight):
         return (slice(0, rows.shape[2]),)
 
     def _prepare(self, rows: Tensor) -> Tensor:
-        return rows.mT.clone(memory_format=torch.contiguous_format)
+        return rows.mT.clone(memory_format=torch.contiguous_format).mT
 
     def _split(self, x: Tensor) -> Tensor:
         return x[None]
 
     def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
         # The weights second and transposed: with few positions any other order takes four times as long.
-        return (x[0, 0] @ block[0]).T[None]
+        return (x[0, 0] @ block[0].T).T[None]
 
 
 class PlainWeight(Weight):
@@ -239,6 +262,10 @@ def _blocks_below(rows: Tensor, limit: int) -> Iterator[slice]:
 def convolution_columns(x: Tensor, kernel: Pair, geometry: Geometry) -> Tensor:
     """Values of maps (N, C, H, W) under the kernel: (groups, N * positions, kh * kw * C / groups)."""
     return _columns(_padded(x, geometry.padding)[None], kernel, geometry)[:, 0]
+
+
+def _slices(count: int, each: int) -> Iterator[slice]:
+    return (slice(begin, min(begin + each, count)) for begin in range(0, count, each))
 
 
 def _padded(x: Tensor, padding: Pair) -> Tensor:
