@@ -197,7 +197,15 @@ def outline(
 
 
 @private.command
-def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) -> None:
+def deal(
+    outline: Path,
+    out: Path,
+    /,
+    *,
+    images: int = 100,
+    clients: int = 1,
+    owner: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+) -> None:
     """Deal the randomness of gateshare for a number of images: OUT/server for one party, OUT/client for the other.
 
     Together with either party the dealer could read everything, so both must trust it. It deals some more lots than
@@ -208,10 +216,14 @@ def deal(outline: Path, out: Path, /, *, images: int = 100, clients: int = 1) ->
         out: Folder to write.
         images: Number of images per client.
         clients: Number of clients of the server; several have the folders OUT/client-1, OUT/client-2 ...
+        owner: Names in the clients' certificates, in their order: the server refuses their lots from others. By default
+            whoever has a pool may use it.
     """
     if images < 1 or clients < 1:
         raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
-    spare, distance = _preprocessing()[1].deal(outline, out, images=images, clients=clients, told=_progress)
+    spare, distance = _preprocessing()[1].deal(
+        outline, out, images=images, clients=clients, told=_progress, owners=owner or ()
+    )
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
     print(f"{spare:,} more lots than images, since a client cannot use every lot: too few in one of a million pools")
@@ -229,11 +241,11 @@ def keys(
     host: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     clients: int = 1,
 ) -> None:
-    """Create certificates for a trial, valid for 30 days: FOLDER/server for one party, FOLDER/client for the other.
+    """Create certificates for a trial, valid for 30 days: FOLDER/server, FOLDER/client and, if one runs, FOLDER/dealer.
 
     Args:
         folder: Folder to write.
-        host: Host names and addresses of the server; by default localhost and 127.0.0.1.
+        host: Host names and addresses of the server and the dealer; by default localhost and 127.0.0.1.
         clients: Number of clients; several have the folders FOLDER/client-1, FOLDER/client-2 ..., each with its key.
     """
     from deepshare.private.remote.tls import make_keys
@@ -243,6 +255,7 @@ def keys(
     make_keys(folder, host or ["localhost", "127.0.0.1"], clients)
     whose = f"{folder}/client to the client" if clients == 1 else f"{folder}/client-1 ... to the clients"
     print(f"{folder}/server goes to the server and {whose}; give each its folder with --tls")
+    print(f"{folder}/dealer is for a dealer that runs (private dealer)")
 
 
 def _engine_of(pool: Path, engine: str | None) -> str:

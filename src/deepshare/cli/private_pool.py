@@ -148,11 +148,13 @@ def progress() -> Iterator[Callable[[float, str, float], None]]:
         return f"{layer}, {left // 60:.0f}:{left % 60:02.0f} left" if left == left else layer
 
     if not sys.stderr.isatty():
-        said = [0]
+        tenths, last = 0, ""
 
         def line(share: float, layer: str, left: float) -> None:
-            if int(share * 10) > said[0]:
-                said[0] = int(share * 10)
+            nonlocal tenths, last
+            waits = left != left and layer != last
+            if int(share * 10) > tenths or waits:
+                tenths, last = int(share * 10), layer
                 note(f"{share:.0%}  {words(layer, left)}")
 
         yield line

@@ -49,9 +49,10 @@ class Running(logging.Handler):
         self.said: list[str] = []
         LOGGER.addHandler(self)
         LOGGER.setLevel("DEBUG")
+        chosen = find_engine(engine)
         service = ModelServer(
-            engine=find_engine(engine),
-            options=POOL if pools else {},
+            engine=chosen,
+            options=chosen.preprocessing.options if pools and chosen.preprocessing else {},
             networks={"network": Network(program, about(program))},
             tls=None if keys is None else tls_of(keys / "server"),
             pools=pools,

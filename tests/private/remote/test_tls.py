@@ -58,8 +58,9 @@ def test_keys_are_the_owners_alone_and_never_overwritten(tmp_path: Path) -> None
         make_keys(tmp_path / "a", ["localhost"])
     assert key.read_bytes() == before
     assert sorted(path.name for path in (tmp_path / "a").rglob("*.pem")) == sorted(
-        ["authority.pem", "certificate.pem", "key.pem"] * 2
+        ["authority.pem", "certificate.pem", "key.pem"] * 3
     )
+    assert shake_hands(tmp_path / "a/dealer", tmp_path / "a/server", "localhost") == "welcome"
 
 
 def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:

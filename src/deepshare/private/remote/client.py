@@ -374,7 +374,9 @@ def _read(message: dict[str, Any], server: Server) -> Offer:
             )
         digest = hashlib.sha256(str(message["outline"]).encode()).hexdigest()
         if digest not in preprocessing.networks(server.pool, "client"):
-            raise EngineError("the server offers another network than your pool was dealt for: nothing was sent")
+            raise EngineError(
+                "the server offers another network, or another --answer, than your pool was dealt for: nothing was sent"
+            )
         if not preprocessing.dealings(server.pool) & dealings:
             raise PeerBusyError(
                 f"{server.address} is not the server that your pool was dealt for: ask that one, or add the other half "

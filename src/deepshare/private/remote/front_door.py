@@ -239,6 +239,8 @@ class FrontDoor:
                     self._listen(guest)
                 case "replying":
                     self._reply(guest)
+                case "parked" if guest.has_hung_up():  # it wants nothing more
+                    self._drop(guest, "")
                 case "parked":
                     self._start(guest, guest.resume)
                 case "lingering":

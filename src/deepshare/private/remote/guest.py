@@ -91,6 +91,15 @@ class Guest:
         data.clear()
         return message
 
+    def has_hung_up(self) -> bool:
+        """Whether it has hung up, and all that it sent was read."""
+        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            return False
+        try:
+            return not socket.socket.recv(self.socket, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+
     def send_replies(self) -> None:
         """Send what waits for it, without blocking."""
         while self.replies:

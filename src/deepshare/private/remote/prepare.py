@@ -1,17 +1,23 @@
 """The client's side of making lots with a server, in advance."""
 
+import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.preprocessing.stock import levels
 from deepshare.private.remote.client import ModelClient, Server, when_free
+from deepshare.private.transport.channel import PeerBusyError
 
 Told = Callable[[float, str, float], None]
 
 
 def prepare(server: Server, pool: Path, images: int, told: Told) -> int:
     """Make lots for so many images together with a server; interrupted, the same call goes on.
+
+    A server makes lots with one client at a time. Others wait for their turn.
 
     Args:
         server: A server whose engine makes lots with its clients.
@@ -27,19 +33,30 @@ def prepare(server: Server, pool: Path, images: int, told: Told) -> int:
     """
     if images < 1:
         raise EngineError(f"{images} images: make lots for at least one")
-    client = when_free(lambda: ModelClient(server))
-    try:
-        preprocessing = client.offer.engine.preprocessing
-        if preprocessing is None or not client.offer.uses_pools:
-            raise EngineError(
-                f"{server.address} makes no lots in advance: start it with --engine gateshare-2pc --pool FOLDER"
-            )
-        clock = _Clock(told)
-        return preprocessing.make(client.offer.program, pool, client.channel, images, clock)
-    except ConnectionError as error:
-        raise EngineError(f"{error}: what both parties have is kept; prepare again to go on") from error
-    finally:
-        client.close()
+    clock, before = _Clock(told), _lots(pool)
+    while (made := _lots(pool) - before) < images:
+        client = when_free(lambda: ModelClient(server))
+        try:
+            preprocessing = client.offer.engine.preprocessing
+            if preprocessing is None or not client.offer.uses_pools:
+                raise EngineError(
+                    f"{server.address} makes no lots in advance: start it with --engine gateshare-2pc --pool FOLDER"
+                )
+            preprocessing.make(client.offer.program, pool, client.channel, images - made, clock)
+        except PeerBusyError:  # it makes lots with others, and what was made here is kept
+            clock.wait(made / images)
+        except ConnectionError as error:
+            raise EngineError(f"{error}: what both parties have is kept; prepare again to go on") from error
+        finally:
+            client.close()
+    return made
+
+
+def _lots(pool: Path) -> int:
+    """Lots of a pool that can be used, or were."""
+    with suppress(EngineError):
+        return sum(level.stock.lots - level.stock.unusable for level in levels(pool))
+    return 0
 
 
 class _Clock:
@@ -47,6 +64,12 @@ class _Clock:
 
     def __init__(self, told: Told) -> None:
         self._told, self._begun, self._first = told, time.monotonic(), -1.0
+
+    def wait(self, share: float) -> None:
+        """Tell that it is the turn of others, and wait a little."""
+        self._told(share, "the server makes lots with another client", float("nan"))
+        self._first = -1.0
+        time.sleep(random.uniform(0.5, 1.0))
 
     def __call__(self, share: float, layer: str) -> None:
         now = time.monotonic()

@@ -15,6 +15,7 @@ from deepshare.private.engines.gateshare.main import begin, session_id
 from deepshare.private.engines.gateshare.preprocessing.marks import FILE, Marks
 from deepshare.private.engines.gateshare.preprocessing.pool import (
     ABOUT,
+    CERTIFICATES,
     LOTS,
     check_party,
     clear,
@@ -130,7 +131,9 @@ class Refill:
             if not (self._pool / FILE).exists():
                 with closing(Marks.create(self._pool, {} if self._party == "server" else {owner: images})):
                     pass
-            own: dict[str, object] = {"seed": seed} if self._party == "server" else {"images": images}
+            own: dict[str, object] = {"images": images}
+            if self._party == "server":  # the dealer knows its clients by their certificates
+                own = {"seed": seed, "owners": CERTIFICATES}
             write_about(self._pool, self._party, session, program, number_format, own)
         clear(self._pool / LOTS)
         begin(session, steps, self._channel)

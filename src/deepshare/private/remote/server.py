@@ -9,14 +9,12 @@ import json
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from queue import Empty, Queue
-from typing import Any, Self
+from typing import Self
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -27,22 +25,22 @@ from deepshare.data.images import About
 from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
+from deepshare.private.remote.apart import AT_ONCE, Apart, client_port
 from deepshare.private.remote.front_door import FrontDoor
 from deepshare.private.remote.guest import Guest, Reply, Work
 from deepshare.private.remote.journal import Journal
-from deepshare.private.remote.relay import relay
-from deepshare.private.remote.session import PROTOCOL, Control, Message, account, run_session
-from deepshare.private.runtime.engine import Engine, Host, Outcome, Role, Session, Task, engine_with_preprocessing
-from deepshare.private.runtime.party import Event, ProcessParty, free_ports
+from deepshare.private.remote.lot_making import LotMaking
+from deepshare.private.remote.places import Places, Turns
+from deepshare.private.remote.session import PROTOCOL, Message, account
+from deepshare.private.runtime.engine import Engine, Host, Outcome, Session, engine_with_preprocessing
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
+from deepshare.text import nearest
 
 LARGEST_BATCH = 256
 # How long a client may be connected before it asks, and hold its place while it has no images yet.
 IDLE_SECONDS = 600.0
 PARKED_SECONDS = 600.0
-# Where all places are taken, a client that has held one so long without images gives it up.
-SPARED_SECONDS = 5.0
 REFRESH_SECONDS = 2.0
 
 
@@ -123,8 +121,6 @@ class Visit:
         request: What it asks now.
         session: Its session with the engine's host, once it has asked.
         answering: The work on its request.
-        parked: Since when it holds a place without images; 0 if it does not.
-        placed: Whether it holds a place.
     """
 
     network: str
@@ -132,8 +128,6 @@ class Visit:
     request: Message = field(default_factory=dict)
     session: Session | None = None
     answering: Generator[None, None, Outcome] | None = None
-    parked: float = 0.0
-    placed: bool = False
 
 
 class Listening(Collector):
@@ -146,10 +140,10 @@ class Listening(Collector):
     def __init__(self, server: ModelServer, hosts: Mapping[str, Host | None], listener: socket.socket) -> None:
         self._server, self._hosts, self.journal = server, hosts, server.journal
         self.address = ":".join(map(str, listener.getsockname()[:2]))
-        self._turn = threading.Lock()
-        self._making = threading.Lock()
-        self._places: dict[Guest, None] = {}
-        self._lock = threading.Lock()
+        each = None if server.tls is None else server.max_each
+        self._places = Places(server.max_clients, each, self._send_away)
+        self._making = Turns(1, "lots are being made")
+        self._turns = Turns(AT_ONCE, "this engine computes")
         self._ended = threading.Event()
         self._first = next(iter(server.networks))
         self._offers = {name: self._offer(network) for name, network in server.networks.items()}
@@ -210,14 +204,21 @@ class Listening(Collector):
         yield from (left, dealt)
 
     def _refresh(self) -> None:
+        wrong: dict[str, str] = {}
         while not self._ended.wait(REFRESH_SECONDS):
             for name, host in self._hosts.items():
                 if host is not None:
+                    before, wrong[name] = wrong.get(name), ""
                     try:
                         for said in host.refresh():
                             self.journal.info(f"{name}: {said}", network=name)
                     except (DeepShareError, OSError) as error:
-                        self.journal.warning(f"{name}: {error}", network=name)
+                        wrong[name] = str(error)
+                    if wrong[name] not in ("", before):  # once, and not every other second
+                        self.journal.warning(f"{name}: {wrong[name]}", network=name)
+
+    def _send_away(self, guest: Guest, error: LaterError) -> bool:
+        return self._door.refuse_parked(guest, error)
 
     def _make_channel(self, connection: socket.socket) -> Channel:
         host = self._hosts[self._first]
@@ -240,69 +241,50 @@ class Listening(Collector):
         if "prepare" in message and host is not None:
             return self._admit_making(guest, host, message)
         self._check(visit, message)
-        visit.owner = "" if host is None else host.admit(message)
-        self._give_place(guest)
+        visit.owner = "" if host is None else host.admit(message, guest.name)
+        self._places.give(guest)
         visit.request = message
         return Work(partial(self._begin, guest, host))
 
     def _admit_making(self, guest: Guest, host: Host, message: Message) -> Work:
-        """Let a guest make lots with a process of this server, if nobody else does."""
-        visit: Visit = guest.state
+        """Let a guest make lots with a process of this server, when it is its turn."""
+        server, visit = self._server, guest.state
         if message.get("outline") != self._digests[visit.network]:
             raise RefusalError("the client has another plan than this server: ask again")
-        visit.owner = guest.name or "client"
-        extras = host.admit_making(message, visit.owner)
-        self._give_place(guest)
-        if not self._making.acquire(blocking=False):
-            self._leave_place(guest)
-            raise LaterError("lots are being made with another client: ask again later")
-        return Work(partial(self._make_lots, guest, host, extras))
+        extras = host.admit_making(message, guest.name)
+        turn = self._making.take(guest.identity)
+        try:
+            self._places.give(guest)
+        except LaterError:
+            self._making.leave(turn)
+            raise
+        program = server.networks[visit.network].program
+        making = LotMaking(server.engine.name, server.options, self._making, self.journal)
 
-    def _make_lots(self, guest: Guest, host: Host, extras: dict[str, Any]) -> None:
-        """Make lots in a process of its own, to which all that the guest sends goes on."""
-        server, visit = self._server, guest.state
-        with ExitStack() as ended:
-            ended.callback(self._door.leave, guest)
-            ended.callback(_refresh, host)
-            ended.callback(self._leave_place, guest)
-            ended.callback(self._making.release)
-            ours, theirs = (ended.enter_context(end) for end in socket.socketpair())
-            task = Task(
-                role="server",
-                program=server.networks[visit.network].program,
-                addresses={},
-                count=0,
-                options=server.options,
-                extras={**extras, "connection": theirs.fileno(), "position": guest.channel.position},
-            )
-            party = ProcessParty(server.engine.name, task, inherited=theirs.fileno())
-            events: Queue[Event] = Queue()
-            self.journal.info(f"{guest.who}: lots are being made", client=guest.who, network=visit.network)
-            ended.callback(party.stop)
-            party.start(events.put)
-            theirs.close()
-            relay(guest.channel.connection, ours)
-            ours.close()
-            self._made_lots(guest, events)
+        def run() -> None:
+            error: LaterError | None = None
+            try:
+                error = making.run(guest, turn, program, extras)
+            except Exception as fault:  # ours, such as no descriptor left for a socket
+                self.journal.failed(guest.who, fault)
+            finally:
+                self._making.leave(turn)
+                self._places.leave(guest)
+                _refresh(host)
+                if error is None:
+                    self._door.leave(guest)
+                else:
+                    self._door.refuse(guest, error)
 
-    def _made_lots(self, guest: Guest, events: "Queue[Event]") -> None:
-        """Log what became of it."""
-        with suppress(Empty):
-            while (event := events.get(timeout=10.0)).kind == "ready":
-                pass
-            if event.kind == "done":
-                self.journal.info(f"{guest.who}: {event.value.offline.products:,} lots were made", client=guest.who)
-            else:
-                self.journal.refused(guest.who, "making", f"lots in the making: {event.value}")
-            return
-        self.journal.refused(guest.who, "making", "lots in the making: its process was still at work when it left")
+        return Work(run)
 
     def _greet(self, guest: Guest, hello: Message) -> Reply:
         if hello.get("protocol") != PROTOCOL:
             raise RefusalError(f"this server speaks protocol {PROTOCOL}: install deepshare {__version__} on your side")
         name = hello.get("network") or self._first
         if not isinstance(name, str) or name not in self._offers:
-            raise RefusalError(f"there is no such network here: name one of {', '.join(self._offers)}")
+            near = nearest(str(name)[:64], list(self._offers)) or ":"
+            raise RefusalError(f"there is no such network here{near} name one of {', '.join(self._offers)}")
         guest.state = Visit(name)
         host = self._hosts[name]
         body = json.dumps(self._offers[name] | {"dealings": [] if host is None else host.dealings}).encode()
@@ -314,33 +296,8 @@ class Listening(Collector):
             raise RefusalError("the client has another plan than this server: ask again")
         if type(count) is not int or not 1 <= count <= LARGEST_BATCH:
             raise RefusalError(f"too many images at once, or none: give between 1 and {LARGEST_BATCH}")
-        if self._hosts[visit.network] is None and not isinstance(wish.get("address"), str):
-            raise RefusalError("the client gave no address")
-
-    def _give_place(self, guest: Guest) -> None:
-        """Give a guest a place; where all are taken, that of one that has been without images for long."""
-        server, visit = self._server, guest.state
-        with self._lock:
-            if visit.placed:
-                return
-            taken = Counter(other.identity for other in self._places)
-        if server.tls is not None and taken[guest.identity] >= server.max_each:
-            raise LaterError(f"{server.max_each} clients with this certificate are answered already: ask again later")
-        if taken.total() >= server.max_clients and not self._free_place():
-            raise LaterError(f"{server.max_clients} clients are being answered already: ask again later")
-        with self._lock:
-            self._places[guest] = None
-            visit.placed = True
-
-    def _free_place(self) -> bool:
-        now = time.monotonic()
-        with self._lock:
-            placed = list(self._places)
-        idle = [guest for guest in placed if 0 < guest.state.parked < now - SPARED_SECONDS]
-        for guest in sorted(idle, key=lambda one: one.state.parked):
-            if self._door.refuse_parked(guest, LaterError("others are waiting for your place: connect again")):
-                return True
-        return False
+        if self._hosts[visit.network] is None:
+            client_port(wish)
 
     def _begin(self, guest: Guest, host: Host | None) -> None:
         """Begin to answer a request; in the guest's thread, as all that follows."""
@@ -351,7 +308,7 @@ class Listening(Collector):
 
         def begin() -> None:
             if visit.session is None:
-                visit.session = host.session(guest.channel, visit.request)
+                visit.session = host.session(guest.channel, visit.request, visit.owner)
             visit.answering = visit.session.answer(visit.request)
             self._go_on(guest)
 
@@ -361,14 +318,14 @@ class Listening(Collector):
         visit: Visit = guest.state
         if visit.answering is None:
             raise AssertionError("nothing to answer")
-        visit.parked = 0.0
+        self._places.park(guest, parked=False)
         try:
             next(visit.answering)
         except StopIteration as end:
             visit.answering = None
             self._finish(guest, end.value)
             return
-        visit.parked = time.monotonic()
+        self._places.park(guest, parked=True)
         self._door.park(guest, partial(self._guarded, guest, partial(self._go_on, guest)), PARKED_SECONDS)
 
     def _finish(self, guest: Guest, outcome: Outcome) -> None:
@@ -376,7 +333,7 @@ class Listening(Collector):
         body = json.dumps(account(outcome)).encode()
         guest.channel.connection.settimeout(IDLE_SECONDS)
         guest.channel.connection.sendall(guest.channel.message_header(len(body)) + body)
-        self._leave_place(guest)
+        self._places.leave(guest)
         self.journal.answered(guest.who, visit.network, visit.owner, visit.request["images"], outcome)
         self._door.listen_to(guest, IDLE_SECONDS)
 
@@ -395,41 +352,19 @@ class Listening(Collector):
 
     def _leave(self, guest: Guest, reason: str) -> None:
         """A guest is gone, or was refused."""
-        self._leave_place(guest)
+        self._places.leave(guest)
         if isinstance(guest.state, Visit):
             guest.state.answering = None
         if reason:
             self.journal.refused(guest.who, _kind(guest, reason), reason)
 
-    def _leave_place(self, guest: Guest) -> None:
-        with self._lock:
-            self._places.pop(guest, None)
-            if isinstance(guest.state, Visit):
-                guest.state.placed, guest.state.parked = False, 0.0
-
     def _answer_apart(self, guest: Guest) -> None:
-        """Run the server's part in a process of its own, with connections of its own, one client at a time."""
+        """Run the server's part in a process of its own, with connections of its own."""
         server, visit = self._server, guest.state
-        control = Control(guest.channel, "client")
-        count = int(visit.request["images"])
-        with self._turn:
-            own = f"{control.local_host}:{free_ports(control.local_host, 1)[0]}"
-            addresses: dict[Role, str] = {"server": own, "client": visit.request["address"]}
-            task = Task(
-                role="server",
-                program=server.networks[visit.network].program,
-                addresses=addresses,
-                count=count,
-                tls=server.tls,
-                options=server.options,
-            )
-            try:
-                control.send({"start": dict(addresses)})
-                outcome, _ = run_session(ProcessParty(server.engine.name, task), task, control)
-            except EngineError as error:  # the client was told, or told us
-                raise ConnectionError(str(error)) from error
-        self._leave_place(guest)
-        self.journal.answered(guest.who, visit.network, "", count, outcome)
+        apart = Apart(server.engine.name, server.options, server.tls, self._turns, self.journal)
+        outcome = apart.answer(guest, server.networks[visit.network].program, visit.request)
+        self._places.leave(guest)
+        self.journal.answered(guest.who, visit.network, "", visit.request["images"], outcome)
         with suppress(OSError):
             guest.channel.connection.settimeout(1.0)
         self._door.listen_to(guest, 1.0)

@@ -21,14 +21,15 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: int = 1) -> None:
     """Write a folder for each party with the authority, its certificate and its key; the authority's key is not kept.
 
     Args:
-        folder: Folder to write; its folders `server` and `client` must not exist.
-        hosts: Names and addresses of the server.
+        folder: Folder to write; its folders `server`, `dealer` and `client` must not exist.
+        hosts: Names and addresses of the server, and of a dealer that runs.
         clients: How many; the folders of several are `client-1`, `client-2` and so on, each with a key of its own.
 
     Raises:
         EngineError: There are keys already, or the folder cannot be written.
     """
-    parties = ["server", *(["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)])]
+    listening = ("server", "dealer")
+    parties = [*listening, *(["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)])]
     there = [str(folder / party) for party in parties if (folder / party).exists()]
     if there:
         raise EngineError(f"{', '.join(there)} is there already: give another folder, or delete it")
@@ -36,7 +37,7 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: int = 1) -> None:
     authority = _certificate("DeepShare trial authority", authority_key, None, None, ())
     for party in parties:
         key = ec.generate_private_key(ec.SECP256R1())
-        signed = _certificate(f"DeepShare {party}", key, authority, authority_key, hosts if party == "server" else ())
+        signed = _certificate(f"DeepShare {party}", key, authority, authority_key, hosts if party in listening else ())
         _write(folder / party, authority, signed, key)
 
 

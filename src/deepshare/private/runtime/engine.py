@@ -113,8 +113,12 @@ class Host(Protocol):
     def channel(self, connection: socket.socket) -> Channel:
         """The channel of a client's connection."""
 
-    def admit(self, request: Mapping[str, Any]) -> str:
+    def admit(self, request: Mapping[str, Any], name: str) -> str:
         """Check a request before anything is done for it.
+
+        Args:
+            request: The request.
+            name: The name in the client's certificate; "" where there is none.
 
         Returns:
             The owner of what it will use up.
@@ -123,11 +127,15 @@ class Host(Protocol):
             RefusalError: It cannot be answered.
         """
 
-    def session(self, channel: Channel, request: Mapping[str, Any]) -> Session:
-        """Begin a client's session with its first request."""
+    def session(self, channel: Channel, request: Mapping[str, Any], owner: str) -> Session:
+        """Begin a client's session with its first request, which was admitted for this owner."""
 
-    def admit_making(self, request: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    def admit_making(self, request: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Check a client's request to make lots.
+
+        Args:
+            request: The request.
+            name: The name in the client's certificate; "" where there is none.
 
         Returns:
             Extras of the task that takes part in it.
@@ -211,7 +219,14 @@ class Preprocessing(Protocol):
         """
 
     def deal(
-        self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]
+        self,
+        outline: Path,
+        folder: Path,
+        *,
+        images: int,
+        clients: int,
+        told: Callable[[int, int], None],
+        owners: Sequence[str] = (),
     ) -> Dealt:
         """Write the pools of a server and its clients.
 
@@ -221,6 +236,7 @@ class Preprocessing(Protocol):
             images: Number of images for each client.
             clients: Number of clients.
             told: Called after each lot with how many there are, and of how many.
+            owners: Names in the clients' certificates, in their order: the server refuses their lots from others.
 
         Raises:
             EngineError: The outline cannot be read, or the pools cannot be written.

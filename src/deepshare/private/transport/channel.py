@@ -29,7 +29,7 @@ MESSAGE, FAILURE, BUSY = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 LONGEST_MESSAGE = 1 << 20
 LONGEST_REASON = 1 << 12
 _BEFORE_SIZE = HEADER.size - 8
-_LAST_WORDS = 1 << 20
+_LAST_WORDS, _LAST_SECONDS = 1 << 20, 1.0
 CONNECT_SECONDS = 60.0
 # A peer whose machine is gone is missed after about the sum: idle, then so many probes.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
@@ -187,10 +187,12 @@ class Channel:
 
     def _last_words(self) -> PeerError | None:
         """The reason of a peer that has hung up, from among what it sent before."""
-        data = b""
+        data, deadline = b"", time.monotonic() + _LAST_SECONDS
         with suppress(OSError):
-            self._socket.settimeout(1.0)
-            while len(data) < _LAST_WORDS and (more := self._socket.recv(1 << 16)):
+            while len(data) < _LAST_WORDS and (left := deadline - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                if not (more := self._socket.recv(1 << 16)):
+                    break
                 data += more
         for kind in (FAILURE, BUSY):
             begin = data.rfind(HEADER.pack(bytes(16), 0, kind, 0)[:_BEFORE_SIZE])

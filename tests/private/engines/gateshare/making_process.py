@@ -55,7 +55,7 @@ class Spoken(Unfinished):
 
 def serve(program: Program, channel: Channel, pools: Path) -> None:
     """Answer until the client ends."""
-    server = ServerMaking(program, pools, "client", channel)
+    server = ServerMaking(program, pools, "client", channel, left=100)
     while not (request := channel.receive_message()).get("end"):
         server.answer(request)
 

@@ -65,7 +65,7 @@ def both(tmp_path: Path, images: int = 3, stop: Change = lambda party: None) -> 
         try:
             with torch.no_grad():
                 if place == 0:
-                    making = ServerMaking(program, tmp_path / "server", "client", channel)
+                    making = ServerMaking(program, tmp_path / "server", "client", channel, left=100)
                     while not (request := channel.receive_message()).get("end"):
                         making.answer(request)
                 else:
@@ -168,7 +168,11 @@ def test_a_client_that_missed_the_end_gets_the_same_lots(tmp_path: Path, monkeyp
 
     with monkeypatch.context() as patch:
         real = "deepshare.private.engines.gateshare.making.add_to_pool"
-        patch.setattr(real, lambda pool, party, *rest: (add_to_pool if party == "server" else lost)(pool, party, *rest))
+
+        def add(pool: Path, party: Any, *rest: Any, **named: Any) -> None:
+            (add_to_pool if party == "server" else lost)(pool, party, *rest, **named)
+
+        patch.setattr(real, add)
         assert [type(error) for error in both(tmp_path)][1] is OSError
     assert len(LotPool(server_pool(tmp_path), "server", small_program()).names()) == 3
     assert both(tmp_path, 3, lambda _: pytest.fail("a unit is made again")) == [None, None]

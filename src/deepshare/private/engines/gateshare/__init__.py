@@ -36,14 +36,21 @@ class DealerPools:
         network_file.write(path, program, samples)
 
     def deal(
-        self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]
+        self,
+        outline: Path,
+        folder: Path,
+        *,
+        images: int,
+        clients: int,
+        told: Callable[[int, int], None],
+        owners: Sequence[str] = (),
     ) -> Dealt:
         """Write lots for some images of each client, and a few to spare."""
         from deepshare.private.engines.gateshare.preprocessing import network_file
         from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 
         program, number_format = network_file.read(outline)
-        return write_pools(folder, program, number_format, images, told, clients)
+        return write_pools(folder, program, number_format, images, told, clients, owners)
 
     def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
         """Refuse a folder that holds no finished pool of this party."""
@@ -91,7 +98,14 @@ class TwoPartyPools:
         raise EngineError("gateshare-2pc has no dealer that needs an outline: make lots with private prepare")
 
     def deal(
-        self, outline: Path, folder: Path, *, images: int, clients: int, told: Callable[[int, int], None]
+        self,
+        outline: Path,
+        folder: Path,
+        *,
+        images: int,
+        clients: int,
+        told: Callable[[int, int], None],
+        owners: Sequence[str] = (),
     ) -> Dealt:
         """Refuse: there is no dealer."""
         raise EngineError("gateshare-2pc has no dealer: make lots with private prepare")

@@ -13,16 +13,18 @@ A request names fresh lots of the client, all of one owner, before anything is d
 import os
 import socket
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences, opening_bytes
 from deepshare.private.engines.gateshare.crypto.limb_matmul import whole_is_faster
-from deepshare.private.engines.gateshare.lot import ID_BYTES
+from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
 from deepshare.private.engines.gateshare.main import SessionSetup, begin, offer, server_setup, session_id
 from deepshare.private.engines.gateshare.making import read_request
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DEALT, MADE, LotPool, pools_in
@@ -49,13 +51,45 @@ MOST_IMAGES = 10_000
 
 
 class HostedDealing:
-    """One dealing of a server: its pool, its masks, and the weights under them."""
+    """One dealing of a server: its pool, its masks, and the weights under them.
 
-    def __init__(self, pool: LotPool, program: Program) -> None:
+    Args:
+        pool: The pool.
+        program: With its weights.
+        others: Dealings that are there already; without masks all have the same weights, which are held once.
+    """
+
+    def __init__(self, pool: LotPool, program: Program, others: Iterable["HostedDealing"] = ()) -> None:
         self.pool, self.setup = pool, server_setup(pool, program)
-        self.server = ServerParty(self.setup.schedule, self.setup.seed)
-        with torch.no_grad():
-            self.masked_weights = list(self.server.masked_weights())
+        self.masked_weights: list[tuple[int, list[Tensor]]] = []
+        same = [] if pool.dealt else [one for one in others if one.pool.number_format == pool.number_format]
+        self.server: ServerParty = same[0].server if same else ServerParty(self.setup.schedule, self.setup.seed)
+        if not same:
+            with torch.no_grad():
+                self.masked_weights += self.server.masked_weights()
+
+
+class OwnedLots:
+    """The lots of one owner in a pool; see `ServerLots`. Those of others are as good as spent."""
+
+    def __init__(self, pool: LotPool, owner: str) -> None:
+        self._pool, self._owner = pool, owner
+
+    def expect(self, images: int) -> None:
+        """Refuse: there is no dealer to ask."""
+        self._pool.expect(images)
+
+    def is_fresh(self, name: bytes) -> bool:
+        """Whether a lot is there, was never taken, and is the owner's."""
+        return self._pool.is_fresh(name) and self._pool.owner(name) == self._owner
+
+    def take_all(self, names: Sequence[bytes]) -> list[Lot]:
+        """Take lots out for good, which are fresh."""
+        return self._pool.take_all(names)
+
+    def dealt_bytes(self, lot: Lot) -> int:
+        """All bytes of a lot."""
+        return self._pool.dealt_bytes(lot)
 
 
 class SessionHost:
@@ -89,7 +123,7 @@ class SessionHost:
 
     def refresh(self) -> list[str]:
         """Look for pools that were added since; those of other networks are for others."""
-        said, digest = [], outline.digest(self._program)
+        said, digest = self._drop_gone(), outline.digest(self._program)
         for folder in self._folders:
             for path, about in self._pools_in(folder):
                 if path not in self._known and about.get("outline") == digest:
@@ -118,22 +152,37 @@ class SessionHost:
         except OSError as error:
             raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
 
-    def admit_making(self, request: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    def _drop_gone(self) -> list[str]:
+        """Forget pools whose folders were deleted."""
+        gone = [path for path in sorted(self._known) if not (path / ABOUT).exists()]
+        for path in gone:
+            self._known.discard(path)
+            for session in [one for one, dealing in self._dealings.items() if dealing.pool.folder == path]:
+                del self._dealings[session]
+        return [f"pool {path.name} is gone" for path in gone]
+
+    def admit_making(self, request: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Check a request to make lots; returns what the process needs that takes part."""
         if self._engine != MADE:
             raise RefusalError("this server's lots are dealt: get a pool from its dealer, and ask with it")
-        images, _, _ = read_request(request)
+        read_request(request)
+        owner = name or "client"
         made = sum(level.dealt + level.stock.unusable for level in self._levels() if level.stock.owner == owner)
-        if made + images > MOST_IMAGES:
+        if made >= MOST_IMAGES:
             raise RefusalError(f"{made:,} images of {MOST_IMAGES:,} were made for this client: it gets no more")
-        return {"pools": self._folders[0], "owner": owner, "request": dict(request)}
+        own = {"owner": owner, "named": bool(name), "left": MOST_IMAGES - made}
+        return {"pools": self._folders[0], "request": dict(request), **own}
 
     def levels(self) -> list[tuple[str, str, int, int]]:
         """Levels of all pools."""
         return [(level.pool, level.stock.owner, level.left, level.dealt) for level in self._levels()]
 
     def _levels(self) -> list[Level]:
-        return [level for path in sorted(self._known) for level in levels(path)]
+        found: list[Level] = []
+        for path in sorted(self._known):
+            with suppress(EngineError):  # its folder was deleted just now
+                found += levels(path)
+        return found
 
     def _low(self) -> list[str]:
         """Warnings of pools that have become low, each once for each share of `LOW`."""
@@ -146,7 +195,8 @@ class SessionHost:
         return said
 
     def _add(self, folder: Path) -> None:
-        dealing = HostedDealing(LotPool(folder, "server", self._program), self._program)
+        pool = LotPool(folder, "server", self._program)
+        dealing = HostedDealing(pool, self._program, list(self._dealings.values()))
         self._known.add(folder)
         self._dealings[dealing.setup.session] = dealing
 
@@ -154,8 +204,8 @@ class SessionHost:
         """A channel that takes turns with the others."""
         return YieldingChannel(connection, "client", self._turns)
 
-    def admit(self, request: Mapping[str, Any]) -> str:
-        """Check that a request shows a fresh lot; returns its owner."""
+    def admit(self, request: Mapping[str, Any], name: str) -> str:
+        """Check that a request shows a fresh lot, and that it is the client's; returns its owner."""
         dealing, names = self._named(request)
         fresh = [name for name in names if dealing.pool.is_fresh(name)]
         if not fresh:
@@ -163,14 +213,17 @@ class SessionHost:
         owners = {dealing.pool.owner(name) for name in fresh}
         if len(owners) > 1:
             raise RefusalError("the client named lots of several clients")
-        return owners.pop()
+        owner = owners.pop()
+        if dealing.pool.named and name not in ("", owner):
+            raise RefusalError("these lots belong to another certificate: ask with your own pool")
+        return owner
 
-    def session(self, channel: Channel, request: Mapping[str, Any]) -> "HostedSession":
+    def session(self, channel: Channel, request: Mapping[str, Any], owner: str) -> "HostedSession":
         """Begin a client's session."""
         if not isinstance(channel, YieldingChannel):
             raise AssertionError("a channel of another host")
         dealing, _ = self._named(request)
-        return HostedSession(self, dealing, channel, self._turns, self._threads)
+        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner), channel, self._turns, self._threads)
 
     def _named(self, request: Mapping[str, Any]) -> tuple[HostedDealing, list[bytes]]:
         dealing = self._dealings.get(session_id(dict(request)))
@@ -186,11 +239,12 @@ class HostedSession:
         self,
         host: SessionHost,
         dealing: HostedDealing,
+        lots: OwnedLots,
         channel: YieldingChannel,
         turns: threading.Semaphore,
         threads: int,
     ) -> None:
-        self._host, self._dealing, self._channel = host, dealing, channel
+        self._host, self._dealing, self._lots, self._channel = host, dealing, lots, channel
         self._turns, self._threads = turns, threads
         self._serving: ServerSession | None = None
 
@@ -200,7 +254,7 @@ class HostedSession:
         if dealing is not self._dealing:
             raise RefusalError("a request of another dealing than the session's: connect anew")
         setup, channel, count = dealing.setup, self._channel, int(request["images"])
-        spent = [name.hex() for name in names if not dealing.pool.is_fresh(name)]
+        spent = [name.hex() for name in names if not self._lots.is_fresh(name)]
         self._turns.acquire()
         held = True
         try:
@@ -236,7 +290,7 @@ class HostedSession:
         if channel.receive_message().get("offsets"):
             for number, masked in self._dealing.masked_weights:
                 channel.send(number, *masked)
-        return ServerSession(self._dealing.server, channel, self._dealing.pool, meter)
+        return ServerSession(self._dealing.server, channel, self._lots, meter)
 
 
 def candidates(request: Mapping[str, Any]) -> list[bytes]:

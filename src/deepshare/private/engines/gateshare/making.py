@@ -13,6 +13,7 @@ the same way. Interrupted at any time, by either party, it goes on with the unit
 
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -31,9 +32,10 @@ from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, LotBatch
 from deepshare.private.engines.gateshare.main import agreed_format, begin, offer, session_id
-from deepshare.private.engines.gateshare.preprocessing.marks import FILE, Marks
+from deepshare.private.engines.gateshare.preprocessing.marks import FILE, UNUSABLE, Marks
 from deepshare.private.engines.gateshare.preprocessing.pool import (
     ABOUT,
+    CERTIFICATES,
     LOTS,
     MADE,
     MADE_FORM,
@@ -52,6 +54,9 @@ from deepshare.private.transport.channel import Channel, RefusalError
 
 BATCH = 8
 """Images that are made together: more share ciphertexts and time, and need more memory."""
+
+MOST_POOLS, MOST_BEGUN = 16, 2
+"""Pools of one client on a server, and how many of which it has not finished a lot."""
 
 LOCAL = "its part of making lots failed, and its log says why: prepare again"
 
@@ -72,10 +77,15 @@ class ServerMaking:
         pools: Folder of pools.
         owner: The client's name.
         channel: The connection to the client.
+        left: Images that may still be made for it.
+        named: Whether the name is that in its certificate.
     """
 
-    def __init__(self, program: Program, pools: Path, owner: str, channel: Channel) -> None:
+    def __init__(
+        self, program: Program, pools: Path, owner: str, channel: Channel, *, left: int, named: bool = False
+    ) -> None:
         self._program, self._pools, self._owner, self._channel = program, pools, owner, channel
+        self._left, self._named = left, named
         self._weights = weights_digest(program)
         self._maker: LotMaker | None = None
         self._session: bytes | None = None
@@ -85,6 +95,8 @@ class ServerMaking:
         images, session, wanted = read_request(request)
         if self._session not in (None, session):
             raise RefusalError("a batch of another pool than the connection's: connect anew")
+        if not session:
+            self._make_room()
         pool = pool_path(self._pools, self._owner, session or os.urandom(ID_BYTES))
         if session and not (pool / ABOUT).exists() and Unfinished.find(pool) is None:
             raise RefusalError("this server has no pool of the client's: prepare with another --pool")
@@ -97,6 +109,8 @@ class ServerMaking:
         else:
             work = None
         added = work is None and bool(wanted) and self._has(pool, wanted, images)
+        if not added and images > self._left:
+            raise RefusalError(f"{self._left:,} more images may be made for this client: ask for no more")
         if work is None and not added:
             wanted = os.urandom(ID_BYTES)
             work = Unfinished.create(
@@ -115,13 +129,25 @@ class ServerMaking:
             begin(session, steps, self._channel)
         return 0 if work is None else self._make(steps, pool, work)
 
+    def _make_room(self) -> None:
+        """Before a new pool is begun: a client has few, and fewer of which no lot was finished."""
+        own = re.compile(re.escape(pool_path(Path(), self._owner, b"").name) + f"[0-9a-f]{{{2 * ID_BYTES}}}")
+        there = [path for path in self._pools.glob("*") if own.fullmatch(path.name)]
+        finished = [path for path in there if (path / ABOUT).exists()]
+        if len(finished) >= MOST_POOLS:
+            raise RefusalError(f"this client has {MOST_POOLS} pools here: go on with one of them (--pool)")
+        begun = sorted(set(there) - set(finished), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in begun[MOST_BEGUN - 1 :]:
+            shutil.rmtree(path, ignore_errors=True)
+
     def _make(self, steps: Schedule, pool: Path, work: Unfinished) -> int:
+        self._left -= work.images
         if self._maker is None:
             self._maker = LotMaker.begin(steps, "server", self._channel)
         lots = work.lots()
         self._maker.make(lots, work)
         usable = read_usable(self._channel.receive_message(), lots.images)
-        add_to_pool(pool, "server", self._owner, self._program, steps, work, lots, usable)
+        add_to_pool(pool, "server", self._owner, self._program, steps, work, lots, usable, named=self._named)
         with closing(Marks(pool)) as marks:
             marks.bind(self._weights)
         discard(pool)
@@ -242,20 +268,30 @@ def add_to_pool(
     work: Unfinished,
     lots: LotBatch,
     usable: list[int],
+    *,
+    named: bool = False,
 ) -> None:
-    """Add finished lots to a pool, which is made with the first; done again after a kill, it changes nothing."""
+    """Add finished lots to a pool, which is made with the first; done again after a kill, it changes nothing.
+
+    Those that cannot be used are noted too: they count as made.
+    """
     try:
         (pool / LOTS).mkdir(exist_ok=True, mode=0o700)
-        chosen = [lots.parts[place][0] for place in usable]
+        every = [lot for lot, _ in lots.parts]
         with closing(Marks(pool) if (pool / FILE).exists() else Marks.create(pool, {})) as marks:
-            fresh = [lot for lot in chosen if marks.state(lot.id) is None]
+            fresh = [every[place] for place in usable if marks.state(every[place].id) is None]
             for lot in fresh:
                 write_lot(pool, steps, lot, party)
             sync_folder(pool / LOTS)
             marks.add([lot.id for lot in fresh], owner)
+            useless = [lot.id for lot in every if marks.state(lot.id) is None]
+            marks.add(useless, owner, state=UNUSABLE)
         if not (pool / ABOUT).exists():
             session = bytes.fromhex(work.header.session)
-            write_about(pool, party, session, program, steps.number_format, {"engine": MADE, "form": MADE_FORM})
+            own: dict[str, object] = {"engine": MADE, "form": MADE_FORM}
+            if named:
+                own["owners"] = CERTIFICATES
+            write_about(pool, party, session, program, steps.number_format, own)
     except OSError as error:
         raise EngineError(f"{pool} cannot be written ({error.strerror}): give another folder") from error
 
@@ -347,7 +383,10 @@ def take_part(task: Task, ready: Callable[[], None]) -> Outcome:
     channel = Channel(socket.socket(fileno=extras["connection"]), "client")
     channel.resume(extras["position"])
     ready()
-    making, request, added = ServerMaking(task.program, extras["pools"], extras["owner"], channel), extras["request"], 0
+    making = ServerMaking(
+        task.program, extras["pools"], extras["owner"], channel, left=extras["left"], named=extras["named"]
+    )
+    request, added = extras["request"], 0
     meter = PartyMeter([channel], "server_bytes")
     try:
         with torch.no_grad():

@@ -321,7 +321,7 @@ def test_pools_of_another_party_network_weights_or_dealing_are_refused(program: 
     with pytest.raises(EngineError, match="is the pool of the client: the server needs the other one"):
         LotPool(pools / "client", "server", program)
     torch.manual_seed(32)
-    with pytest.raises(EngineError, match="dealt for another network or plan"):
+    with pytest.raises(EngineError, match="dealt for another network, plan or --answer"):
         LotPool(pools / "client", "client", translate(shared_resnet(), SIZE))
     LotPool(pools / "server", "server", program).bind(bytes(32))
     found = ask(program, pools, torch.randn(1, *SIZE))

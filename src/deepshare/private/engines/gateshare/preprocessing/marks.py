@@ -110,12 +110,13 @@ class Marks:
         """Close the file, whole in itself."""
         self._base.close()
 
-    def add(self, names: Iterable[bytes], owner: str, images: int | None = None) -> None:
+    def add(self, names: Iterable[bytes], owner: str, images: int | None = None, *, state: int = FRESH) -> None:
         """Add lots of an owner, and set how many images it may ask in all."""
         with self._change() as base:
             if images is not None:
                 base.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (owner, images))
-            base.executemany("INSERT INTO lots (id, owner) VALUES (?, ?)", [(name, owner) for name in names])
+            rows = [(name, owner, state) for name in names]
+            base.executemany("INSERT INTO lots (id, owner, state) VALUES (?, ?, ?)", rows)
 
     def fresh(self) -> list[bytes]:
         """Ids of the lots that are left, doubted ones last."""

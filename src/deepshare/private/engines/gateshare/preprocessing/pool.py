@@ -40,6 +40,8 @@ DEALT, MADE = "gateshare", "gateshare-2pc"
 """Engines of a pool's lots: those of a dealer, and those that the two parties make."""
 MADE_FORM = 2
 """Rises with what two parties put into lots."""
+CERTIFICATES = "certificates"
+"""Value of `owners` in the description of a server's pool that names owners as their certificates do."""
 _CHECK_BYTES = 32
 
 
@@ -50,6 +52,7 @@ def write_pools(
     images: int,
     told: Callable[[int, int], None],
     clients: int = 1,
+    owners: Sequence[str] = (),
 ) -> Dealt:
     """Deal for a number of images: `folder/server` for one party, `folder/client` for the other.
 
@@ -61,6 +64,8 @@ def write_pools(
         told: Called after each lot with the number done and the total.
         clients: How many; the folders of several are `client-1`, `client-2` and so on. The server serves them all
             from its one pool, and the images dealt for a client are all that it can ever ask.
+        owners: Names in the clients' certificates, in their order; the server refuses their lots from others. Without
+            them whoever has a lot may use it.
 
     Raises:
         EngineError: There are pools already, or they cannot be written.
@@ -70,6 +75,9 @@ def write_pools(
     there = [str(path) for path in parties if path.exists()]
     if there:
         raise EngineError(f"{', '.join(there)} is there already: give another folder, or delete it")
+    if owners and not len(set(owners)) == len(owners) == clients:
+        raise EngineError(f"{len(set(owners))} names of {clients} clients: give each the name in its certificate")
+    whose = dict(zip(theirs, owners or [path.name for path in theirs], strict=True))
     steps = schedule(program, number_format)
     dealer, spare = LotDealer(steps), spare_lots(steps, images)
     each = images + spare
@@ -78,8 +86,7 @@ def write_pools(
         for path, party in parties.items():
             (path / LOTS).mkdir(parents=True, mode=0o700)
             path.chmod(0o700)
-            owners = theirs if party == "server" else [path]
-            marks[path] = Marks.create(path, {owner.name: images for owner in owners})
+            marks[path] = Marks.create(path, {whose[one]: images for one in (theirs if party == "server" else [path])})
         for place, path in enumerate(theirs):
             names = []
             for count in range(each):
@@ -89,10 +96,12 @@ def write_pools(
                 names.append(for_client.id)
                 told(place * each + count + 1, each * clients)
             for one in (folder / "server", path):
-                marks[one].add(names, path.name)
+                marks[one].add(names, whose[path])
         for path, party in parties.items():
             marks[path].close()
             own: dict[str, object] = {"seed": dealer.seed.hex()} if party == "server" else {"images": images}
+            if owners and party == "server":
+                own["owners"] = CERTIFICATES
             write_about(path, party, dealer.id, program, number_format, own)
             sync_folder(path / LOTS)
     except OSError as error:
@@ -130,6 +139,7 @@ class LotPool:
         images: How many images it was dealt for; the client's alone, and 0 where there is no limit.
         folder: The party's folder.
         dealt: Whether a dealer made its lots.
+        named: Whether the owners of its lots are named as their certificates are.
 
     Raises:
         EngineError: There is no pool, or it is for another party, network or plan.
@@ -138,7 +148,7 @@ class LotPool:
     def __init__(self, folder: Path, party: Holder, program: Program) -> None:
         about = check_party(folder, party)
         if about.get("outline") != outline.digest(program):
-            raise EngineError(f"{folder} was dealt for another network or plan: deal for this one")
+            raise EngineError(f"{folder} was dealt for another network, plan or --answer: deal for this one")
         self.number_format = NumberFormat.parse(about.get("numbers"), program)
         try:
             self.session, self.seed = (bytes.fromhex(about.get(name, "")) for name in ("session", "seed"))
@@ -146,6 +156,7 @@ class LotPool:
         except (TypeError, ValueError) as error:
             raise EngineError(f"{folder / ABOUT} is damaged: deal anew") from error
         self.folder, self._party, self.dealt = folder, party, pool_engine(about) == DEALT
+        self.named = about.get("owners") == CERTIFICATES
         self._marks = Marks(folder)
         self._schedule = schedule(program, self.number_format, dealt=self.dealt)
         there = {path.name for path in (folder / LOTS).iterdir()}
