@@ -1,5 +1,6 @@
 """Decoding of image files, with errors that name the file."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -8,13 +9,19 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from deepshare.errors import DataError
+from deepshare.text import printable
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 READERS = 4
+# Others are rare, and some start programs (EPS) or have decoders that are seldom looked at.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "AVIF")
+# Some hundred kB can hold a picture that takes gigabytes.
+MOST_PIXELS = 1 << 26
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `opened` refuses them
 
 
 def list_pictures(folder: Path) -> list[Path]:
@@ -73,15 +80,21 @@ def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
     """Open an image file, or read one that is open.
 
     Raises:
-        DataError: The file is missing or damaged.
+        DataError: The file is missing or damaged, or has too many pixels.
     """
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=FORMATS) as picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                raise DataError(
+                    f"{path}: has {picture.width}x{picture.height} pixels, more than {MOST_PIXELS:,}: reduce it first"
+                )
             yield picture
+    except DataError:
+        raise
     except IsADirectoryError as error:
         raise DataError(f"{path}: is a folder: give the pictures in it") from error
     except FileNotFoundError as error:
         raise DataError(f"{path}: is missing: check the path, or fetch the data set again") from error
-    # Pillow raises OSError, SyntaxError or ValueError for damaged files, depending on the format.
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: damaged or no image ({error}): fetch it again") from error
+    # Pillow raises nearly anything for damaged files, depending on the format.
+    except Exception as error:
+        raise DataError(f"{path}: damaged or no image ({printable(str(error))}): fetch it again") from error
