@@ -3,6 +3,7 @@
     python benchmarks/clients.py                         # 1, 4, 16 and 64 clients of ResNet-18 of width 16, 1,536 gates
     python benchmarks/clients.py --dealer                # a dealer deals beside, in the place of pools dealt before
     python benchmarks/clients.py --clients 8 --images 10 --json
+    python benchmarks/clients.py --shell 10              # `deepshare private ask` of one picture, from start to end
 
 The server and each client are processes that share the cores of this machine, so the figures include the clients' own
 work (all their offline products), with `--dealer` the dealer's too: a server whose clients have their own machines is
@@ -16,6 +17,7 @@ import json
 import multiprocessing
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 from deepshare import plan, share, zoo
 from deepshare.data.images import About
@@ -75,12 +78,19 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--images", type=int, default=8, help="that each client asks")
     parser.add_argument("--dealer", action="store_true", help="deal while they ask, over TLS")
+    parser.add_argument("--shell", type=int, default=0, metavar="N", help="time N calls of private ask instead")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="two clients of width 4, two images each: does it work?")
     options = parser.parse_args()
     if options.tiny:
         options.clients, options.images = [2], 2
     width = 4 if options.tiny else WIDTH
+    if options.shell:
+        times = time_shell(options.shell, width)
+        said = {"calls": len(times), "median": statistics.median(times), "slowest": max(times), "seconds": times}
+        words = f"{said['calls']} calls of private ask: median {said['median']:.2f} s, slowest {said['slowest']:.2f} s"
+        print(json.dumps(said) if options.json else words)
+        return
     rows = [measure(clients, options.images, options.dealer, width) for clients in options.clients]
     if options.json:
         print(json.dumps([asdict(row) for row in rows]))
@@ -160,10 +170,37 @@ def measure(clients: int, images: int, with_dealer: bool, width: int) -> Row:
     )
 
 
+def time_shell(calls: int, width: int) -> list[float]:
+    """Seconds of `deepshare private ask` for one picture, each in a process of its own, its start included."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    with tempfile.TemporaryDirectory() as where, ExitStack() as stack:
+        folder, (port,) = Path(where), free_ports(HOST, 1)
+        program = network(width)
+        make_keys(folder / "keys", [HOST])
+        write_pools(folder / "pools", program.outline(), calibrate(program), calls + 1, lambda *_: None)
+        Image.effect_noise(SIZE[1:], 50).convert("RGB").save(folder / "picture.png")
+        own, other = context.Pipe()
+        server = context.Process(target=serve, args=(folder, port, width, other), daemon=True)
+        server.start()
+        stack.callback(server.join)
+        stack.callback(server.kill)
+        own.recv()
+        command = [sys.executable, "-m", "deepshare", "private", "ask", str(folder / "picture.png")]
+        command += ["--server", f"{HOST}:{port}", "--pool", str(folder / "pools/client")]
+        command += ["--tls", str(folder / "keys/client")]
+        times = []
+        for _ in range(calls + 1):
+            started = time.perf_counter()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            times.append(time.perf_counter() - started)
+    return times[1:]  # the first one also receives the masked weights, which the pool keeps
+
+
 def deal(folder: Path, port: int, images: int, _: Connection) -> None:
     """Run the dealer's process."""
     dealership = Dealership(folder / "dealer", folder / "network.json", level=min(LEVEL, images), images=images)
-    tls = tls_of(folder / "keys" / "server")
+    tls = tls_of(folder / "keys" / "dealer")
     DealerService(dealership, f"{HOST}:{port}", tls, "DeepShare server").run()
 
 

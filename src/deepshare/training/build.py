@@ -17,9 +17,11 @@ from deepshare.sharing.observe import other_channels
 from deepshare.sharing.piecewise import rewritten
 from deepshare.sharing.plan import Grouping, Plan, group_sites, plan
 from deepshare.sharing.sites import Site, find_sites
+from deepshare.text import nearest
 from deepshare.training.pretrained import start_from
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.recipe.schema import Budget, Model
+from deepshare.training.run import networks
 from deepshare.training.run.checkpoint import Kind, fill, plan_checksum, read_weights
 from deepshare.training.run.folder import RunFolder, run_folder
 from deepshare.training.shared_models import unshared
@@ -287,8 +289,10 @@ def check_finished(run: RunFolder) -> None:
         CheckpointError: It is not a run folder, its run is not finished, or its weights were not kept.
     """
     if not run.path.is_dir():
+        near = nearest(str(run.path), networks.names()) or ":"
         raise CheckpointError(
-            f"there is no folder {run.path}: give the folder of a finished run, or a name that deepshare networks lists"
+            f"there is no folder {run.path}{near} give the folder of a finished run, or a name that deepshare networks "
+            "lists"
         )
     if not run.recipe.is_file():
         raise CheckpointError(f"{run.path} is no run folder (it has no recipe.toml): give the folder of a finished run")

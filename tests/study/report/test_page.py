@@ -188,7 +188,9 @@ def test_layers_are_open_where_they_are_few_and_of_the_only_run(shared: Run, pag
     assert isinstance(shared.predicted, Predicted)
     cost = shared.predicted.costs[ENGINE]
     assert isinstance(cost, Cost)
-    longer = replace(shared.predicted, costs={ENGINE: replace(cost, layers=cost.layers * 3)}, plain={})
+    longer = replace(
+        shared.predicted, costs={**shared.predicted.costs, ENGINE: replace(cost, layers=cost.layers * 3)}, plain={}
+    )
     longer = replace(longer, offline=longer.offline * 3, elements=longer.elements * 3)
     shown = bills(parse(report.page([replace(shared, predicted=longer)])))
     assert ["open" in one.attributes for one in shown] == [False]

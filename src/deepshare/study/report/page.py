@@ -12,7 +12,7 @@ from deepshare.study.report.gate_budget import budget_section
 from deepshare.study.report.markup import Node, node, section, table, to_text
 from deepshare.study.report.plan_picture import plan_section
 from deepshare.study.report.predictions import predictions_section
-from deepshare.study.report.private_cost import ENGINE, cost_section, sent
+from deepshare.study.report.private_cost import HEADLINE, cost_section, sent
 from deepshare.study.report.run import Run, short_names
 from deepshare.text import byte_size
 from deepshare.training.recipe.files import Recipe, differences, load_recipe, names, to_toml
@@ -120,7 +120,7 @@ def _tiles(run: Run) -> Node:
         (f"{run.epochs:,}", _trained(run)),
     ]
     if cost := _cost(run):
-        tiles.append((cost[0], f"sent online for one image in {cost[1]} rounds, with {ENGINE}"))
+        tiles.append((cost[0], f"sent online for one image in {cost[1]} rounds, with {HEADLINE}"))
     shown = (node("div", node("strong", number), node("span", words), class_="tile") for number, words in tiles)
     return node("div", *shown, class_="tiles")
 
@@ -150,12 +150,14 @@ def _comparison(runs: Sequence[Run]) -> Node:
         )
         for number, (run, name) in enumerate(zip(runs, short_names(runs), strict=True), 1)
     ]
-    about = f"The score is accuracy, or mIoU for segmentation, on test images; online and rounds are those of {ENGINE}."
+    about = (
+        f"The score is accuracy, or mIoU for segmentation, on test images; online and rounds are those of {HEADLINE}."
+    )
     return section("Side by side", about, table(header, rows, "<<<<>>>>>>", class_="comparison"))
 
 
 def _cost(run: Run) -> tuple[str, str] | None:
-    cost = run.predicted if isinstance(run.predicted, str) else run.predicted.costs[ENGINE]
+    cost = run.predicted if isinstance(run.predicted, str) else run.predicted.costs[HEADLINE]
     return None if isinstance(cost, str) else (byte_size(sent(cost.online)), f"{cost.online.rounds:,}")
 
 

@@ -24,6 +24,7 @@ from deepshare.training.build import build
 from deepshare.training.recipe.files import Recipe
 
 T = TypeVar("T")
+HEADLINE = "gateshare"  # the default engine, whose cost stands beside the score
 ENGINE = "crypten"  # its cost is shown layer by layer
 MEASURED = "Measured, per image of a batch; rounds are those of the whole batch"
 TITLE = "Cost of private inference"
