@@ -8,12 +8,13 @@
     sudo .venv/bin/python benchmarks/gateshare.py --link wan # between two namespaces: 100 Mbit/s, 40 ms round trip
 
 All parties are processes on this machine, with one thread each on two cores; a party of gateshare, whose peer waits
-meanwhile, uses both for the products of a linear layer. The network with shared gates runs `--rounds` times on one image each, its peers fewer times in between; times are medians. "convolutions" is the server's
-time in linear layers, in the same inferences. Offline figures (the dealer's work and messages, the client openings) and
-those of a session (masked weights) are listed next to the online ones. Weights are random: bytes and time do not depend
-on them, but gates near zero flip, and logits mean nothing. So every engine also runs a trained network on the bundled
-digits, on this machine, and the images are counted that get the class of the plain network; no count stops the timing.
-Where no link can be created, its times are computed from bytes and round trips, and marked as such.
+meanwhile, uses both for the products of a linear layer. The network with shared gates runs `--rounds` times on one
+image each, its peers fewer times in between; times are medians. "convolutions" is the server's time in linear layers,
+in the same inferences. Offline figures (the dealer's work and messages, the client openings) and those of a session
+(masked weights) are listed next to the online ones. Weights are random: bytes and time do not depend on them, but gates
+near zero flip, and logits mean nothing. So every engine also runs a trained network on the bundled digits, on this
+machine, and the images are counted that get the class of the plain network; no count stops the timing. Where no link
+can be created, its times are computed from bytes and round trips, and marked as such.
 """
 
 import argparse

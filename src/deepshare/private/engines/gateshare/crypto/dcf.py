@@ -105,11 +105,15 @@ def deal(thresholds: Words, bits: int, roots: tuple[Words, Words], aes_key: byte
         walk = _Walk(np.stack([root[part] for root in roots]), np.array([[0], [1]], np.uint64))
         for level in range(levels(bits)):
             way = _bit(threshold, bits - 1 - level)
-            left, right = (generator(walk.blocks, side) for side in (_ZERO, _ONE))
+            left, right = walk.blocks.copy(), walk.blocks
+            generator.advance(left, _ZERO)
+            generator.advance(right, _ONE)
             word, turn = _words(left[0] ^ left[1], right[0] ^ right[1], way, walk.total[0] ^ walk.total[1])
             keys.seeds[level, part], keys.turns[level, packed] = word, np.packbits(turn.astype(np.bool_))
-            walk.step(_choose(way, right, left), way, word, turn)
-        difference = generator(walk.blocks, _LEAF) ^ _spread(_bit(walk.total, 1))[..., None]
+            walk.blocks = _choose(way, right, left)
+            walk.correct(way, word, turn)
+        generator.advance(walk.blocks, _LEAF)
+        difference = walk.blocks ^ _spread(_bit(walk.total, 1))[..., None]
         keys.leaves[part] = difference[0] ^ difference[1] ^ _ones_below(threshold)
     return keys
 
@@ -128,12 +132,14 @@ def evaluate(x: Words, party: int, roots: Words, keys: Keys, aes_key: bytes) -> 
     generator = _Generator(aes_key)
     for part, packed in _parts(len(x)):
         at = x[part]
-        walk = _Walk(roots[part], np.uint64(party))
+        walk = _Walk(roots[part].copy(), np.uint64(party))
         for level in range(depth):
             way = _bit(at, depth + _LEAF_BITS - 1 - level)
             turn = np.unpackbits(keys.turns[level, packed], count=len(at))
-            walk.step(generator(walk.blocks, way), way, keys.seeds[level, part], turn)
-        leaf = generator(walk.blocks, _LEAF) ^ (keys.leaves[part] & walk.masks[:, None])
+            generator.advance(walk.blocks, way)
+            walk.correct(way, keys.seeds[level, part], turn)
+        generator.advance(walk.blocks, _LEAF)
+        leaf = walk.blocks ^ (keys.leaves[part] & walk.masks[:, None])
         half = np.where(_bit(at, 6), leaf[:, 1], leaf[:, 0])
         shares[part] = _bit(half, at & np.uint64(63)) ^ _bit(walk.total, 1)
     return shares
@@ -146,30 +152,39 @@ class _Generator:
         self._encryptor = Cipher(algorithms.AES128(aes_key), modes.ECB()).encryptor()
         self._out = np.empty(2 * 16 * _CHUNK + _SLACK, np.uint8)
 
-    def __call__(self, blocks: Words, ask: Words | np.uint64) -> Words:
-        asked = blocks.copy()
-        asked[..., 0] &= _SEED
-        asked[..., 0] |= ask
-        self._encryptor.update_into(asked.view(np.uint8).data, self._out.data)
-        asked ^= self._out[: asked.nbytes].view(np.uint64).reshape(asked.shape)
-        return asked
+    def advance(self, blocks: Words, ask: Words | np.uint64) -> None:
+        """Put what is asked for in the place of each block."""
+        low = blocks[..., 0]
+        low &= _SEED
+        low |= ask
+        self._encryptor.update_into(blocks.view(np.uint8).data, self._out.data)
+        blocks ^= self._out[: blocks.nbytes].view(np.uint64).reshape(blocks.shape)
 
 
 class _Walk:
-    """A party's place in the trees: a block for each gate, all ones where it is marked, and its contributions."""
+    """A party's place in the trees: a block for each gate, all ones where it is marked, and its contributions.
+
+    Blocks are changed in place.
+    """
 
     def __init__(self, roots: Words, marks: Words | np.uint64) -> None:
         self.blocks = roots
         self.total = np.zeros(roots.shape[:-1], np.uint64)  # contributions are in bit 1
         self.masks = _spread(self.total + marks)
+        self._added = np.empty_like(roots)
 
-    def step(self, child: Words, way: Words, word: Words, turn: Words | Bytes) -> None:
-        """Go on to a child, which is changed in place."""
-        child ^= word & self.masks[..., None]
-        low = child[..., 0]
+    def correct(self, way: Words, word: Words, turn: Words | Bytes) -> None:
+        """Add the words of a level where a child is marked, and read the child's own mark and contribution."""
+        for half in range(2):  # by columns: numpy is slow where masks would be broadcast to pairs
+            np.bitwise_and(word[..., half], self.masks, out=self._added[..., half])
+        self.blocks ^= self._added
+        low = self.blocks[..., 0]
         self.total ^= low
-        self.masks = _spread((low ^ (self.masks & way & turn)) & _ONE)
-        self.blocks = child
+        self.masks &= way
+        self.masks &= turn
+        self.masks ^= low
+        self.masks &= _ONE
+        np.negative(self.masks, out=self.masks)
 
 
 def _words(left: Words, right: Words, way: Words, total: Words) -> tuple[Words, Words]:

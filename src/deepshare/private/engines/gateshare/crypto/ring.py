@@ -51,12 +51,12 @@ def decode(x: Tensor, bits: int) -> Tensor:
 def truncate_client(share: Tensor, bits: int) -> Tensor:
     """The client's share of z / 2^bits: its share of z as an unsigned number, shifted."""
     # An arithmetic shift copies the sign into the upper bits; the mask clears them.
-    return (share >> bits) & ((1 << (64 - bits)) - 1) if bits else share
+    return (share >> bits).bitwise_and_((1 << (64 - bits)) - 1) if bits else share
 
 
 def truncate_server(share: Tensor, bits: int) -> Tensor:
     """The server's share of z / 2^bits."""
-    return -truncate_client(-share, bits)
+    return truncate_client(-share, bits).neg_()
 
 
 def is_safe_to_truncate(share: Tensor, window: int = WINDOW) -> bool:
