@@ -364,22 +364,28 @@ class GateStep(ProtocolStep):
     def client_online(self, at: ClientOnline) -> None:
         """Do steps 6 to 8."""
         mine: ClientGate = at.held[self.number]
+        # A follower knows h already, and does what it can while the server is busy.
+        known = None if self.leads else self.client_part(mine, at.passed[self.leader])
         e_S = at.server.receive_numbers(self.number, tuple(mine.x_C.shape))
         at.waited()
         eps = e_S + mine.e_C
         h_C = np.empty(0, np.bool_)
         if mine.keys is not None:
             h_C = mine.keys.share(self.compared(eps), "client", at.server, self.number)
-        xb_C = eps * mine.b_C + mine.Ab_C
-        if self.leads:
             h_S = unpack(at.server.receive(self.number, packed_size(len(h_C))), len(h_C))
             at.passed[self.number] = self.shaped(h_S ^ h_C)
-        u_C = gated(self.per_neuron(at.passed[self.leader]), mine.x_C, xb_C)
-        at.server.send(self.number, u_C + mine.p, pack(h_C))
+        rest, factor = known or self.client_part(mine, at.passed[self.leader])
+        at.server.send(self.number, torch.addcmul(rest, factor, eps), pack(h_C))
+
+    def client_part(self, mine: ClientGate, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The client's sum of step 8 without eps, and its factor of eps: u_C + p = rest + factor eps."""
+        h = self.per_neuron(h)
+        return gated(h, mine.x_C, mine.Ab_C) + mine.p, torch.where(h, -mine.b_C, mine.b_C)
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
         """Do steps 6 to 9."""
         mine: ServerGate = at.held[self.number]
+        affine: AlphaBeta | None = at.session[self.number]
         x_S = self.picked(inputs[0])
         e_S = x_S - mine.a_S
         at.client.send(self.number, e_S)
@@ -388,15 +394,22 @@ class GateStep(ProtocolStep):
         if mine.keys is not None:
             h_S = mine.keys.share(self.compared(eps), "server", at.client, self.number)
             at.client.send(self.number, pack(h_S))
-        xb_S = eps * mine.b_S + mine.Ab_S
+        xb_S = torch.addcmul(mine.Ab_S, eps, mine.b_S)
+        # A follower knows h already, and does what it can while the client is busy.
+        known = None if self.leads else self.server_part(mine, affine, at.passed[self.leader], x_S, xb_S)
         padded_u_C, h_C = at.client.receive_both(self.number, tuple(x_S.shape), packed_size(len(h_S)))
         if self.leads:
             at.passed[self.number] = self.shaped(h_S ^ unpack(h_C, len(h_S)))
-        y_S = gated(self.per_neuron(at.passed[self.leader]), x_S, xb_S) + padded_u_C
-        if mine.w_S is not None:
-            affine: AlphaBeta = at.session[self.number]
-            y_S = affine.alpha * y_S + affine.beta * (x_S + mine.e_C) - mine.w_S
+        rest = self.server_part(mine, affine, at.passed[self.leader], x_S, xb_S) if known is None else known
+        y_S = rest + padded_u_C if affine is None else rest.addcmul_(affine.alpha, padded_u_C)
         return self.placed(inputs[0], y_S)
+
+    def server_part(self, mine: ServerGate, affine: AlphaBeta | None, h: Tensor, x_S: Tensor, xb_S: Tensor) -> Tensor:
+        """The sum of step 9 without u_C + p."""
+        u_S = gated(self.per_neuron(h), x_S, xb_S)
+        if affine is None or mine.w_S is None:
+            return u_S
+        return torch.addcmul(affine.alpha * u_S - mine.w_S, affine.beta, x_S + mine.e_C)
 
     def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
         """Compare and multiply."""
