@@ -42,6 +42,16 @@ def test_numbers_of_training_are_said_where_they_are_not_float32(small: Study, k
     assert "8 of 9 runs were trained in bfloat16 (`--precision bf16-mixed`); in float32 subset-teacher-seed0." in said
 
 
+def test_compiled_networks_are_said(small: Study, known: dict[Job, RunOutcome]) -> None:
+    assert "--compile" not in as_markdown(small, known, [])
+    job = Job(TEACHER, "subset")
+    run = known[job].run
+    assert run is not None
+    compiled = known[job].model_copy(update={"run": run.model_copy(update={"environment": {"compile": True}})})
+    said = as_markdown(small, {**known, job: compiled}, [])
+    assert "1 of 9 runs were of compiled networks (`--compile`), which round differently: subset-teacher-seed0." in said
+
+
 def test_images_are_never_mixed_in_a_table(small: Study, known: dict[Job, RunOutcome]) -> None:
     assert [row.test.mean for row in rows(small, known, "full")] == [75.0, 70.0]
     text = as_text(small, known)

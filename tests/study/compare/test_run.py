@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import CheckpointError
-from deepshare.study.compare.page import as_markdown
 from deepshare.study.compare.run import Workspace, dry_run
 from deepshare.study.compare.runner import Runner
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study
@@ -86,18 +85,16 @@ def test_precision_is_that_of_all_runs_and_is_written_down(tmp_path: Path) -> No
         run(Runner(runner.study, replace(workspace, precision="32-true")), "relu", runs=1)
 
 
-def test_compiled_networks_are_written_down(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path / "work", tmp_path / "out", compile=True)
+def test_a_run_is_not_resumed_with_a_compiled_network(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "work", tmp_path / "out")
     runner = Runner(load_study("digits"), workspace)
     assert run(runner, "relu", runs=1) == ["few-teacher-seed0"]
-    teacher = runner.outcomes()[Job(TEACHER, "few")].run
-    assert teacher is not None
-    assert teacher.environment["compile"] is True
-    assert teacher.command == "deepshare compare --study digits --compile"
-    assert "1 of 1 runs were of compiled networks (`--compile`)" in as_markdown(runner.study, runner.outcomes(), [])
     (tmp_path / "out" / "few-teacher-seed0.json").unlink()
-    with pytest.raises(CheckpointError, match=r"few-teacher-seed0 was begun with --compile: give it again"):
-        run(Runner(runner.study, replace(workspace, compile=False)), "relu", runs=1)
+    compiled = replace(workspace, compile=True)
+    with pytest.raises(CheckpointError, match=r"was begun with neither --precision bf16-mixed nor --compile: give"):
+        run(Runner(runner.study, compiled), "relu", runs=1)
+    assert compiled.hardware.compile
+    assert compiled.flags == ["--compile"]
 
 
 def test_dry_runs_keep_nothing(tmp_path: Path) -> None:
