@@ -20,7 +20,7 @@ from deepshare.cli.options import (
     TlsFolder,
     importing,
 )
-from deepshare.cli.private_pool import MADE, note, prepare, warn
+from deepshare.cli.private_pool import note, prepare, warn
 from deepshare.cli.private_pool import pool as pool_commands
 from deepshare.cli.private_serve import dealer, serve
 from deepshare.cli.private_show import check_out, show
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from deepshare.data.images import About
     from deepshare.private.ir.program import Program
-    from deepshare.private.remote.client import ModelClient
-    from deepshare.private.runtime.engine import Engine, Preprocessing
+    from deepshare.private.remote.client import Offer
+    from deepshare.private.runtime.engine import Engine
 
 private = App(name="private", help="Private inference: the server keeps its weights, the client its images.")
 
@@ -98,7 +98,7 @@ def run(
     chosen.check(program, options)
     note_making(chosen, program, len(batch), options)
     result = run_program(program, batch, engine, options)
-    show(result, about, names, layers, as_json, out)
+    show(result, about.classes, names, layers, as_json, out)
 
 
 @private.command
@@ -129,41 +129,34 @@ def ask(
     """
     with importing():
         from deepshare.private.ir.answer import describe_answer
-        from deepshare.private.remote.client import Server, ask_when_free
-        from deepshare.private.transport.tls import tls_of
+        from deepshare.private.remote.ask import ask as ask_server
 
     expected = None
     if plan is not None:
         from deepshare.sharing.plan import Plan
 
         expected = Plan.load(plan)
-    if pool is not None:
-        engine = _engine_of(pool, engine)
-    asked = Server(
-        address=server,
-        tls=None if tls is None else tls_of(tls),
-        pool=None if pool is None else pool.absolute(),
+
+    def see(offer: "Offer") -> None:
+        check_out(out, offer.program)
+        warn(offer.engine)
+        if offer.program.hides_scores:
+            note(f"the server gives {describe_answer(offer.program)}, without logits")
+
+    result = ask_server(
+        images,
+        server,
         engine=engine,
         network=network,
+        tls=tls,
+        pool=pool,
         insecure=insecure,
+        fit=fit,
+        plan=expected,
+        see=see,
+        warn=note,
     )
-
-    def use(client: "ModelClient") -> None:
-        if expected is not None:
-            from deepshare.private.api import check_plan
-
-            check_plan(client.offer.program, expected)
-        check_out(out, client.offer.program)
-        batch = client.offer.about.read(images, fit=fit)
-        warn(client.offer.engine)
-        if client.offer.program.hides_scores:
-            note(f"the server gives {describe_answer(client.offer.program)}, without logits")
-        result = client.ask(batch)
-        if client.offer.uses_pools and (warning := client.low()):
-            note(warning)
-        show(result, client.offer.about, [str(path) for path in images], layers, as_json, out)
-
-    ask_when_free(asked, use)
+    show(result, result.class_names, [str(path) for path in images], layers, as_json, out)
 
 
 @private.command
@@ -185,14 +178,9 @@ def outline(
             range of normalised ones.
         data_dir: Folder of data sets.
     """
-    from deepshare.private.api import from_run, training_images
-    from deepshare.training.run.folder import run_folder
+    from deepshare.private.remote.serve import outline as write_outline
 
-    if samples < 0:
-        raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
-    run = run_folder(run)
-    program, _ = from_run(run, best=best, answer=answer)
-    _preprocessing()[1].write_outline(out, program, training_images(run, samples, data_dir) if samples else None)
+    write_outline(run, out, samples=samples, data_dir=data_dir, best=best, answer=answer)
     print(f"{out} is public: give it to the dealer for deepshare private deal")
 
 
@@ -219,11 +207,9 @@ def deal(
         owner: Names in the clients' certificates, in their order: the server refuses their lots from others. By default
             whoever has a pool may use it.
     """
-    if images < 1 or clients < 1:
-        raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
-    spare, distance = _preprocessing()[1].deal(
-        outline, out, images=images, clients=clients, told=_progress, owners=owner or ()
-    )
+    from deepshare.private.remote.serve import deal as deal_pools
+
+    spare, distance = deal_pools(outline, out, images=images, clients=clients, owners=owner or (), told=_progress)
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
     print(f"{spare:,} more lots than images, since a client cannot use every lot: too few in one of a million pools")
@@ -256,24 +242,6 @@ def keys(
     whose = f"{folder}/client to the client" if clients == 1 else f"{folder}/client-1 ... to the clients"
     print(f"{folder}/server goes to the server and {whose}; give each its folder with --tls")
     print(f"{folder}/dealer is for a dealer that runs (private dealer)")
-
-
-def _engine_of(pool: Path, engine: str | None) -> str:
-    """The engine of a client's pool, which must be the one that was asked for."""
-    from deepshare.private.engines.gateshare.preprocessing.pool import pool_engine, pools_in
-
-    found = pool_engine(pools_in(pool, "client", engine if engine == MADE else None)[0][1])
-    if engine not in (None, found):
-        raise EngineError(f"{pool} is a pool of engine {found}, not {engine}: name that engine, or none")
-    return found
-
-
-def _preprocessing() -> "tuple[str, Preprocessing]":
-    """The engine of `outline`, `deal` and `--pool`, and its preprocessing."""
-    from deepshare.private.runtime.engine import engine_with_preprocessing
-
-    engine, preprocessing = engine_with_preprocessing()
-    return engine.name, preprocessing
 
 
 def _progress(lots: int, total: int) -> None:

@@ -1,13 +1,12 @@
 """`deepshare private serve` and `dealer`: what runs until it is stopped."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from deepshare.cli.options import DEFAULT_ENGINE, AnswerKind, Best, Engines, Flag, TlsFolder
-from deepshare.cli.private_pool import note, warn
+from deepshare.cli.private_pool import warn
 from deepshare.errors import EngineError
 
 POOLS = "Pool of the server, or a folder of pools in which more may appear: dealt, or made with clients."
@@ -51,46 +50,27 @@ def serve(
         log_json: Log a JSON object a line.
         drain: Seconds for clients that are being answered, on SIGTERM.
     """
-    from deepshare.private.api import from_run
-    from deepshare.private.remote.operation import start_logging, wait
-    from deepshare.private.remote.server import ModelServer, Network
-    from deepshare.private.runtime.engine import check_installed, engine_with_preprocessing, find_engine
-    from deepshare.private.transport.tls import tls_of
-    from deepshare.training.run.folder import run_folder
+    from deepshare.private.remote.operation import start_logging
+    from deepshare.private.remote.serve import serve as serve_networks
+    from deepshare.private.runtime.engine import find_engine
 
     chosen = find_engine(engine)
-    check_installed(chosen)
     start_logging(log_level, as_json=log_json)
-    certificates = None if tls is None else tls_of(tls)
-    options: Mapping[str, str] = {}
-    if pool:
-        if chosen.preprocessing is None:
-            dealt = engine_with_preprocessing()[0].name
-            raise EngineError(f"--pool is for engine {dealt} and this is {engine}: add --engine {dealt}")
-        options = chosen.preprocessing.options
-    folders = [run_folder(run).resolve() for run in runs]
-    if len({folder.name for folder in folders}) < len(folders):
-        raise EngineError("two runs have the same folder name, which clients name them by: rename one")
-    networks = {folder.name: Network(*from_run(folder, best=best, answer=answer)) for folder in folders}
-    for network in networks.values():
-        chosen.check(network.program, options)
-    warn(chosen)
-    if certificates is None and host not in ("127.0.0.1", "localhost"):
-        note("without --tls anyone on the network can listen and send requests")
-    elif certificates is not None and not chosen.encrypts:
-        note(f"--tls protects only the handshake; engine {engine} sends its shares unencrypted")
-    server = ModelServer(
-        engine=chosen,
-        options=options,
-        networks=networks,
-        tls=certificates,
-        pools=tuple(path.absolute() for path in pool or ()),
+    serve_networks(
+        [*runs],
+        engine=engine,
+        host=host,
+        port=port,
+        tls=tls,
+        pool=pool or (),
+        best=best,
+        answer=answer,
         max_clients=max_clients,
         max_each=max_each,
+        monitor=monitor,
+        drain=drain,
+        ready=lambda _: warn(chosen),
     )
-    with server.listen(host, port) as listening:
-        gates = ", ".join(f"{name} ({network.program.comparisons:,} gates)" for name, network in networks.items())
-        wait(listening, f"serving {gates} on {listening.address} with {engine}, answer: {answer}", monitor, drain)
 
 
 def dealer(

@@ -1,6 +1,7 @@
 """Classes and cost of a private inference, as `deepshare private run` and `ask` print them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,6 @@ from deepshare.cli.options import check_writable
 from deepshare.errors import EngineError
 
 if TYPE_CHECKING:
-    from deepshare.data.images import About
     from deepshare.private.cost import Result
     from deepshare.private.ir.program import Program
 
@@ -23,7 +23,12 @@ def check_out(out: Path | None, program: "Program") -> None:
 
 
 def show(
-    result: "Result", about: "About", names: list[str], layers: bool, as_json: bool, out: Path | None = None
+    result: "Result",
+    class_names: Sequence[str],
+    names: list[str],
+    layers: bool,
+    as_json: bool,
+    out: Path | None = None,
 ) -> None:
     """Print the classes, with probabilities or fractions of the pixels, and the cost."""
     from deepshare.data.palette import save_labels
@@ -31,7 +36,7 @@ def show(
 
     if out is not None:
         save_labels(out, result.classes[:, 0])
-    found = _pixels(result, about, names) if result.answer.dim() > 2 else _classes(result, about, names)
+    found = _pixels(result, class_names, names) if result.answer.dim() > 2 else _classes(result, class_names, names)
     if as_json:
         print(json.dumps({"images": found, "cost": cost_dict(result.cost)}))
         return
@@ -56,19 +61,19 @@ def _said(entry: dict[str, Any]) -> str:
     return ", ".join(f"{name} {share:.1%}" for name, share in entry["pixels"].items())
 
 
-def _pixels(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
+def _pixels(result: "Result", class_names: Sequence[str], names: list[str]) -> list[dict[str, Any]]:
     from deepshare.data.palette import class_shares
 
-    found = class_shares(result.classes[:, 0], about.classes)
+    found = class_shares(result.classes[:, 0], class_names)
     return [{"image": name, "pixels": pixels} for name, pixels in zip(names, found, strict=True)]
 
 
-def _classes(result: "Result", about: "About", names: list[str]) -> list[dict[str, Any]]:
+def _classes(result: "Result", class_names: Sequence[str], names: list[str]) -> list[dict[str, Any]]:
     if result.hides_scores:
-        best = [[about.classes[index] for index in indices] for indices in result.classes.tolist()]
+        best = [[class_names[index] for index in indices] for indices in result.classes.tolist()]
         return [{"image": name, "class": some[0], "classes": some} for name, some in zip(names, best, strict=True)]
     likely = result.logits.double().softmax(1).max(1)
     return [
-        {"image": name, "class": about.classes[index], "probability": probability}
+        {"image": name, "class": class_names[index], "probability": probability}
         for name, probability, index in zip(names, likely.values.tolist(), likely.indices.tolist(), strict=True)
     ]

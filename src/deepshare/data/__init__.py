@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from deepshare.data.batching import Batches, Source, batches
     from deepshare.data.catalog import NAMES, load
     from deepshare.data.colour import Jitter
-    from deepshare.data.images import FileImages, ImageSet, Splits, check_classes
+    from deepshare.data.images import About, FileImages, ImageSet, Splits, check_classes
     from deepshare.data.scenes import Fit, SceneAugment
     from deepshare.data.user import UserLoader, UserSet, from_dataset
 
 __all__ = [
     "NAMES",
+    "About",
     "Augment",
     "Batches",
     "FileImages",
@@ -46,6 +47,7 @@ _MODULE_OF = {
     "NAMES": "catalog",
     "load": "catalog",
     "Jitter": "colour",
+    "About": "images",
     "FileImages": "images",
     "ImageSet": "images",
     "Splits": "images",

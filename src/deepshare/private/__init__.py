@@ -15,20 +15,40 @@ if TYPE_CHECKING:
     from deepshare.private.api import infer
     from deepshare.private.cost import Cost, Layer, Result
     from deepshare.private.ir.trace import translate
+    from deepshare.private.remote.ask import ask
     from deepshare.private.remote.connection import connect
+    from deepshare.private.remote.serve import deal, outline, serve
     from deepshare.private.runtime.engine import Part, engine_names, find_engine
 
-__all__ = ["Cost", "Layer", "Part", "Result", "connect", "engine_names", "find_engine", "infer", "translate"]
+__all__ = [
+    "Cost",
+    "Layer",
+    "Part",
+    "Result",
+    "ask",
+    "connect",
+    "deal",
+    "engine_names",
+    "find_engine",
+    "infer",
+    "outline",
+    "serve",
+    "translate",
+]
 
 _MODULE_OF: dict[str, str | None] = {
     "Cost": "cost",
     "Layer": "cost",
     "Part": "runtime.engine",
     "Result": "cost",
+    "ask": "remote.ask",
     "connect": "remote.connection",
+    "deal": "remote.serve",
     "engine_names": "runtime.engine",
     "find_engine": "runtime.engine",
     "infer": "api",
+    "outline": "remote.serve",
+    "serve": "remote.serve",
     "translate": "ir.trace",
     "cost": None,  # for deepshare.private.cost.predict
 }

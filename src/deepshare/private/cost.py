@@ -66,11 +66,13 @@ class Result:
         answer: Logits (N, classes) or (N, classes, H, W); or the best classes alone, (N, k) or (N, k, H, W).
         cost: Of the inference.
         hides_scores: Whether the answer is classes alone.
+        class_names: Names of the network's classes, where the server gave them.
     """
 
     answer: Tensor
     cost: Cost
     hides_scores: bool = False
+    class_names: tuple[str, ...] = ()
 
     @property
     def logits(self) -> Tensor:

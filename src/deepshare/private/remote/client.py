@@ -245,7 +245,7 @@ def _result(offer: Offer, own: Outcome, peer: Outcome, images: int) -> Result:
     if own.logits is None:
         raise EngineError("the engine gave no logits")
     cost = total(offer.engine.name, offer.program, images, [peer, own])
-    return Result(own.logits, cost, offer.program.hides_scores)
+    return Result(own.logits, cost, offer.program.hides_scores, offer.about.classes)
 
 
 @contextmanager

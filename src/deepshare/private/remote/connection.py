@@ -23,7 +23,7 @@ from deepshare.private.transport.tls import tls_of
 LOGGER = logging.getLogger("deepshare.client")
 LARGEST_BATCH = 256
 
-Images = Tensor | Sequence[str | Path]
+Images = Tensor | str | Path | Sequence[str | Path]
 
 
 def connect(
@@ -86,7 +86,7 @@ class Connection:
         """Classes of images.
 
         Args:
-            images: (N, C, H, W), normalised; or paths of pictures.
+            images: (N, C, H, W), normalised; or pictures, by their paths.
             fit: Whether to resize and crop pictures of another size.
 
         Raises:
@@ -112,7 +112,7 @@ class Connection:
             fit: As for `classify`.
             watch: Told of every frame between images and logits: whether it was sent, its layer, its bytes.
         """
-        batch = images if isinstance(images, Tensor) else self.about.read([Path(path) for path in images], fit=fit)
+        batch = read_images(self.about, images, fit=fit)
         with self._lock:
             try:
                 return self._ask(batch, watch)
@@ -179,6 +179,14 @@ class Connection:
             self._preparing = None
 
 
+def read_images(about: About, images: Images, *, fit: bool) -> Tensor:
+    """Images as the network takes them, wherever they are."""
+    if isinstance(images, Tensor):
+        return images
+    paths = [images] if isinstance(images, str | Path) else images
+    return about.read([Path(path) for path in paths], fit=fit)
+
+
 def _joined(results: list[Result]) -> Result:
     """Several results as one: images one after the other, costs in all."""
     first, *others = results
@@ -195,4 +203,4 @@ def _joined(results: list[Result]) -> Result:
             session=cost.session + other.session,
             seconds=cost.seconds + other.seconds,
         )
-    return Result(torch.cat([result.answer for result in results]), cost, first.hides_scores)
+    return replace(first, answer=torch.cat([result.answer for result in results]), cost=cost)

@@ -42,7 +42,9 @@ def start_logging(level: str, *, as_json: bool) -> None:
 
 
 def wait(listening: Listening, said: str, monitor: str | None, drain: float) -> None:
-    """Serve until Ctrl-C, or until SIGTERM and the end of those that are being answered.
+    """Serve until Ctrl-C, or until SIGTERM and the end of those that are being answered, or until `shutdown`.
+
+    Outside the main thread, which alone gets signals, only `shutdown` ends it.
 
     Args:
         listening: The server.
@@ -63,7 +65,8 @@ def wait(listening: Listening, said: str, monitor: str | None, drain: float) -> 
         journal.info("ended" if whole else f"ended, with {listening.sessions} clients cut off")
         listening.shutdown()
 
-    before = signal.signal(signal.SIGTERM, end)
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if in_main else None
     try:
         with monitored(listening, monitor, stopping):
             journal.info(said)
@@ -71,7 +74,8 @@ def wait(listening: Listening, said: str, monitor: str | None, drain: float) -> 
     except KeyboardInterrupt:
         journal.info("ended")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +21,6 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deepshare import __version__
 from deepshare.data.images import About
 from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.ir import outline
@@ -280,7 +280,8 @@ class Listening(Collector):
 
     def _greet(self, guest: Guest, hello: Message) -> Reply:
         if hello.get("protocol") != PROTOCOL:
-            raise RefusalError(f"this server speaks protocol {PROTOCOL}: install deepshare {__version__} on your side")
+            ours = version("deepshare")
+            raise RefusalError(f"this server speaks protocol {PROTOCOL}: install deepshare {ours} on your side")
         name = hello.get("network") or self._first
         if not isinstance(name, str) or name not in self._offers:
             near = nearest(str(name)[:64], list(self._offers)) or ":"

@@ -1,0 +1,196 @@
+"""The server's and the dealer's side in one call each: the public outline, the pools, the server."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from deepshare.data.images import About
+from deepshare.errors import EngineError
+from deepshare.private.api import from_run, training_images
+from deepshare.private.ir.answer import Revealed, with_answer
+from deepshare.private.ir.trace import translate
+from deepshare.private.remote.operation import wait
+from deepshare.private.remote.server import Listening, ModelServer, Network
+from deepshare.private.runtime.engine import Dealt, check_installed, engine_with_preprocessing, find_engine
+from deepshare.private.transport.tls import tls_of
+from deepshare.training.run.folder import run_folder
+
+Trained = str | Path | tuple[nn.Module, About]
+"""A finished run or a network by name; or a trained network in memory and what its images are like."""
+
+
+def serve(
+    networks: Trained | list[str | Path] | Mapping[str, Trained],
+    *,
+    engine: str = "gateshare",
+    host: str = "127.0.0.1",
+    port: int = 8443,
+    tls: str | Path | None = None,
+    pool: str | Path | Sequence[str | Path] = (),
+    best: bool = False,
+    answer: Revealed = "logits",
+    max_clients: int = 64,
+    max_each: int = 16,
+    monitor: str | None = None,
+    drain: float = 30.0,
+    ready: Callable[[Listening], None] | None = None,
+) -> None:
+    """Serve clients on other machines, without revealing the weights, until interrupted or shut down.
+
+    A client that deviates from the protocol of gateshare can read exact weights: serve only clients that you would
+    trust with the model. In the main thread SIGTERM ends it after the clients that are being answered. It logs to
+    `deepshare.server`.
+
+    Args:
+        networks: A run folder or several, which clients name by the folder's name; or networks in memory, as a mapping
+            from names to (model, `deepshare.data.About`); a single one is called "network".
+        engine: One of `engine_names()`.
+        host: Address to listen on; 0.0.0.0 for all interfaces.
+        port: Port to listen on; 0 for a free one.
+        tls: Folder with the certificates of this party.
+        pool: Pools of the server, or folders of pools in which more may appear.
+        best: Use the weights with the best validation score.
+        answer: What clients get: logits, or with gateshare the best class or the best five and no logits.
+        max_clients: Number of clients that are answered at once.
+        max_each: Number of those with one certificate.
+        monitor: HOST:PORT for /healthz and /metrics.
+        drain: Seconds for clients that are being answered, on SIGTERM.
+        ready: Called once the port is open, with the server: its `address`, and `shutdown`, which ends this call.
+
+    Raises:
+        EngineError: The engine is not installed, the port is taken, or a pool is for something else.
+        CheckpointError: A run is unfinished or damaged.
+        UnsupportedModelError: The engine cannot run a network.
+    """
+    chosen = find_engine(engine)
+    check_installed(chosen)
+    certificates = None if tls is None else tls_of(Path(tls))
+    pools = (pool,) if isinstance(pool, str | Path) else tuple(pool)
+    options: Mapping[str, str] = {}
+    if pools:
+        if chosen.preprocessing is None:
+            dealt = engine_with_preprocessing()[0].name
+            raise EngineError(f"--pool is for engine {dealt} and this is {engine}: add --engine {dealt}")
+        options = chosen.preprocessing.options
+    served = {name: _network(one, best, answer) for name, one in _named(networks).items()}
+    for network in served.values():
+        chosen.check(network.program, options)
+    server = ModelServer(
+        engine=chosen,
+        options=options,
+        networks=served,
+        tls=certificates,
+        pools=tuple(Path(path).absolute() for path in pools),
+        max_clients=max_clients,
+        max_each=max_each,
+    )
+    with server.listen(host, port) as listening:
+        if certificates is None and host not in ("127.0.0.1", "localhost"):
+            server.journal.warning("without --tls anyone on the network can listen and send requests")
+        elif certificates is not None and not chosen.encrypts:
+            server.journal.warning(f"--tls protects only the handshake; engine {engine} sends its shares unencrypted")
+        gates = ", ".join(f"{name} ({network.program.comparisons:,} gates)" for name, network in served.items())
+        if ready is not None:
+            ready(listening)
+        wait(listening, f"serving {gates} on {listening.address} with {engine}, answer: {answer}", monitor, drain)
+
+
+def outline(
+    network: Trained,
+    out: str | Path,
+    *,
+    samples: int | Tensor = 0,
+    data_dir: Path | None = None,
+    best: bool = False,
+    answer: Revealed = "logits",
+) -> None:
+    """Write the public outline of a network for the dealer of gateshare: layers and number format, no weights.
+
+    Args:
+        network: A run folder, or (model, `deepshare.data.About`).
+        out: File to write.
+        samples: Images to calibrate the range of numbers on: normalised, (N, C, H, W), or a number of training images
+            of the run; 0 for synthetic images that cover the range of normalised ones.
+        data_dir: Folder of data sets.
+        best: Use the weights with the best validation score.
+        answer: What clients get.
+
+    Raises:
+        CheckpointError: The run is unfinished or damaged.
+        UnsupportedModelError: The engine cannot run the network.
+        EngineError: The file cannot be written.
+    """
+    if isinstance(samples, int) and samples < 0:
+        raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
+    program = _network(network, best, answer).program
+    calibrated = samples if isinstance(samples, Tensor) else _training_images(network, samples, data_dir)
+    engine_with_preprocessing()[1].write_outline(Path(out), program, calibrated)
+
+
+def deal(
+    outline: str | Path,
+    out: str | Path,
+    *,
+    images: int = 100,
+    clients: int = 1,
+    owners: Sequence[str] = (),
+    told: Callable[[int, int], None] = lambda lots, total: None,
+) -> Dealt:
+    """Deal the randomness of gateshare for a number of images: OUT/server for one party, OUT/client for the other.
+
+    Together with either party the dealer could read everything, so both must trust it.
+
+    Args:
+        outline: File from `outline`.
+        out: Folder to write.
+        images: Number of images per client.
+        clients: Number of clients; several have the folders OUT/client-1, OUT/client-2 ...
+        owners: Names in the clients' certificates, in their order: the server refuses their lots from others. By default
+            whoever has a pool may use it.
+        told: Called after each lot with how many there are, and of how many.
+
+    Returns:
+        Lots to spare for each client, and the bound of the statistical distance between the server's views of any two
+        images.
+
+    Raises:
+        EngineError: The outline cannot be read, or the pools cannot be written.
+    """
+    if images < 1 or clients < 1:
+        raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
+    preprocessing = engine_with_preprocessing()[1]
+    return preprocessing.deal(Path(outline), Path(out), images=images, clients=clients, told=told, owners=owners)
+
+
+def _training_images(network: Trained, count: int, data_dir: Path | None) -> Tensor | None:
+    if not count:
+        return None
+    if isinstance(network, tuple):
+        raise EngineError("a network in memory names no training images: give some as samples, or 0 for synthetic ones")
+    return training_images(run_folder(network), count, data_dir)
+
+
+def _named(networks: Trained | list[str | Path] | Mapping[str, Trained]) -> Mapping[str, Trained]:
+    """Networks by the names that clients give."""
+    if isinstance(networks, Mapping):
+        return networks
+    if isinstance(networks, tuple):
+        return {"network": networks}
+    runs = [networks] if isinstance(networks, str | Path) else networks
+    folders = [run_folder(run).resolve() for run in runs]
+    if len({folder.name for folder in folders}) < len(folders):
+        raise EngineError("two runs have the same folder name, which clients name them by: rename one")
+    return {folder.name: folder for folder in folders}
+
+
+def _network(network: Trained, best: bool, answer: Revealed) -> Network:
+    if not isinstance(network, tuple):
+        return Network(*from_run(run_folder(network), best=best, answer=answer))
+    if best:
+        raise EngineError("a network in memory has one set of weights: leave out best")
+    model, about = network
+    program = with_answer(translate(model, about.size), answer)
+    if len(about.classes) != program.classes:
+        raise EngineError(f"{len(about.classes)} names for {program.classes} classes: give one for each class")
+    return Network(program, about)
