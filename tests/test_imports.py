@@ -24,6 +24,7 @@ LEVEL |= {"training": 3, "private": 4, "study": 5, "cli": 6, "__main__": 7}
 INSIDE = {
     "training": (
         {"recipe", "reporter", "hardware"},
+        {"progress"},
         {"run", "evaluate", "shared_models"},
         {"pretrained", "data_source", "catalog"},
         {"build", "loop"},

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepshare.cli.progress import Bars, Lines, duration, make_reporter
 from deepshare.cli.train import read_keys
 from deepshare.errors import RecipeError
 from deepshare.training.build import load
+from deepshare.training.progress import Bars, Lines, duration, make_reporter
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import EpochLine
 from tests.cli.command import FLAGS, Cli
@@ -37,7 +37,9 @@ def test_train_resume_and_eval(cli: Cli, tmp_path: Path) -> None:
     again = cli("train", "-r", "digits", "--out", out, *FLAGS)
     assert again.code == 2
     assert again.err == f"deepshare: {out} holds a finished run: give another folder\n"
+    alone = cli("train", "--out", out, "--resume")
     resumed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume")
+    assert alone == resumed
     assert resumed.out == f"{out}: {result['gates']:,} gates, test accuracy {evaluated['accuracy']:.2%}\n"
     whole = (out / "result.json").read_text()
     (out / "result.json").write_text(whole[:-20])
@@ -47,6 +49,9 @@ def test_train_resume_and_eval(cli: Cli, tmp_path: Path) -> None:
     (out / "result.json").write_text(whole)
     changed = cli("train", "-r", "digits", "--out", out, *FLAGS, "--resume", "--gelu.lr", "0.5")
     assert "gelu.lr was 0.05 and is 0.5" in changed.err
+    assert cli("train", "--out", out, "--resume", "--gelu.lr", "0.5").err == changed.err
+    (tmp_path / "empty").mkdir()
+    assert "empty is no run folder (it has no recipe.toml)" in cli("train", "--out", tmp_path / "empty", "--resume").err
 
     taken = cli("train", "-r", "digits", "--out", tmp_path / "two", *FLAGS, "--teacher", out / "teacher")
     assert f"teacher: taken from {out}/teacher\n" in taken.err

@@ -21,7 +21,7 @@ from deepshare.training.evaluate import evaluate
 from deepshare.training.hardware import Hardware
 from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import load_recipe
-from tests.training.small_runs import Finished, Notes, Small, same
+from tests.training.small_runs import Finished, Notes, Small, StopAfter, StoppedError, same
 
 
 def test_the_seed_decides_everything(finished: Finished, small: Small, tmp_path: Path) -> None:
@@ -85,6 +85,49 @@ def test_a_shared_model_of_the_user_keeps_its_plan(small: Small, tmp_path: Path)
     assert (saved.gates, saved.mapping, saved.affine) == (planned.gates, "contiguous", True)
     assert same(trained, load(tmp_path / "run", model=model))
     assert same(trained, load(tmp_path / "run", model=share(model, planned)))
+
+
+def test_progress_is_shown_unless_told_not_to(small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(recipe=small(), out=tmp_path / "run", dry_run=True)
+    shown = capsys.readouterr()
+    assert [line.split()[0] for line in shown.err.splitlines()] == ["teacher", "gelu", "switch", "finetune"]
+    assert shown.out == ""
+    fit(recipe=small(), out=tmp_path / "run", dry_run=True, progress=False)
+    fit(recipe=small(), out=tmp_path / "run", dry_run=True, reporter=Notes())
+    assert capsys.readouterr().err == ""
+
+
+def test_a_trained_model_in_memory_is_the_plain_network_as_it_is(small: Small, tmp_path: Path) -> None:
+    model = zoo.resnet18(10, width=8, depth=10, channels=1)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d) and module.running_var is not None:  # statistics of some training
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+    recipe = small(method__initial="plain", distillation__teacher="plain", plain__epochs=3)
+    told = Notes()
+    fit(model, recipe=recipe, trained=True, out=tmp_path / "run", reporter=told)
+    assert [name for name, _, _ in told.phases] == ["gelu", "switch", "finetune"]
+    assert same(load(tmp_path / "run" / "plain", model=model), model)
+    assert same(load(tmp_path / "run", model=model), fit(model, out=tmp_path / "run", resume=True))
+    for given, chosen, why in (
+        (None, recipe, "give it as model"),
+        (share(model, plan(model, (1, 8, 8), 300)), recipe, "this one is shared: give the plain one"),
+        (model, load_recipe("cifar100-small-plain"), "give another recipe"),
+    ):
+        with pytest.raises(RecipeError, match=why):
+            fit(given, recipe=chosen, trained=True, out=tmp_path / "other")
+
+
+def test_resume_needs_the_folder_alone(small: Small, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    hardware = Hardware("cpu", precision="bf16-mixed")
+    whole = fit(recipe=small(), out=tmp_path / "whole", hardware=hardware)
+    with pytest.raises(StoppedError):
+        fit(recipe=small(), out=folder, hardware=hardware, reporter=StopAfter("switch", 1))
+    assert same(fit(out=folder, resume=True), whole)
+    with pytest.raises(CheckpointError, match=r"there is no run in .* to resume: begin one"):
+        fit(out=tmp_path / "none", resume=True)
+    with pytest.raises(RecipeError, match="give a recipe"):
+        fit(out=tmp_path / "none")
 
 
 class Tiny(nn.Module):

@@ -206,8 +206,8 @@ def source_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -
 
 def counts_by_snl(recipe: "Recipe", run: Path, source: "DataSource", resume: bool) -> Mapping[str, float]:
     """Train the network of a recipe with SNL and return the gates of each site."""
-    from deepshare.cli.progress import make_reporter
     from deepshare.training.pipeline import allocate
+    from deepshare.training.progress import make_reporter
 
     reporter = make_reporter()
     data = [part for part in (source.train_set, source.validation_set, source.test_set) if part is not None]

@@ -3,8 +3,9 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -26,10 +27,10 @@ def train(
     download: Flag = False,
     teacher: Path | None = None,
     plain: Path | None = None,
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
-    devices: int = 1,
-    num_nodes: int = 1,
-    precision: Literal["32-true", "bf16-mixed"] = "32-true",
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] | None = None,
+    devices: int | None = None,
+    num_nodes: int | None = None,
+    precision: Literal["32-true", "bf16-mixed"] | None = None,
     compile: Flag = False,
     deterministic: Flag = False,
     log: Literal["tensorboard"] | None = None,
@@ -43,7 +44,8 @@ def train(
         keys: Any key of the recipe, as --KEY VALUE.
         recipe: Name of a recipe (see deepshare recipes) or a TOML file; by default own, with --model and --data.
         out: Run folder; not needed for a dry run.
-        resume: Resume the run in the folder.
+        resume: Resume the run in the folder, which needs no other flag: recipe, hardware and folder of data sets are
+            those of the run.
         dry_run: Train one batch of every phase and write nothing.
         model: Network to use instead of the recipe's, without its arguments.
         weights: Initial weights: a safetensors file, a saved state_dict or a run folder; for DeepLabV3 also those of
@@ -53,10 +55,10 @@ def train(
         download: Download a missing data set.
         teacher: Run folder of a finished teacher, such as runs/x/teacher, instead of training one.
         plain: The same for the plain network.
-        accelerator: Hardware to train on.
-        devices: Number of processes on this machine; they split each batch.
-        num_nodes: Number of machines; all must see the run folder.
-        precision: Precision of the forward and backward pass.
+        accelerator: Hardware to train on; auto by default.
+        devices: Number of processes on this machine, by default 1; they split each batch.
+        num_nodes: Number of machines, by default 1; all must see the run folder.
+        precision: Precision of the forward and backward pass; 32-true by default.
         compile: Compile the network first.
         deterministic: Refuse operations that may differ from run to run.
         log: Also write TensorBoard curves to the run folder.
@@ -65,6 +67,10 @@ def train(
         raise RecipeError("give --out, the folder for the run, or --dry-run")
     if resume and out is not None and not out.exists():
         raise CheckpointError(f"there is no run in {out} to resume: omit --resume to start one")
+    if recipe is None and resume and out is not None:
+        recipe = str(out / "recipe.toml")
+        if not Path(recipe).is_file():
+            raise CheckpointError(f"{out} is no run folder (it has no recipe.toml): give another folder")
     if recipe is None and (model is None or data is None):
         raise RecipeError("give --recipe (deepshare recipes lists them), or your own --model and --data")
     recipe = recipe or "own"
@@ -78,15 +84,24 @@ def train(
         changes = with_data(recipe, changes, data, data_dir, download)
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-    from deepshare.cli.progress import make_reporter
     from deepshare.training.hardware import Hardware
-    from deepshare.training.pipeline import fit
+    from deepshare.training.pipeline import fit, recorded_hardware
+    from deepshare.training.progress import make_reporter
     from deepshare.training.recipe.files import load_recipe
     from deepshare.training.run.folder import RunFolder
 
     chosen = load_recipe(recipe, changes)
-    hardware = Hardware(accelerator, devices, num_nodes, precision, compile, deterministic)
     folder = out or Path()
+    asked: dict[str, Any] = {
+        "accelerator": accelerator,
+        "devices": devices,
+        "num_nodes": num_nodes,
+        "precision": precision,
+        "compile": compile or None,
+        "deterministic": deterministic or None,
+    }
+    known = {key: value for key, value in asked.items() if value is not None}
+    hardware = replace(recorded_hardware(folder) if resume else Hardware(), **known)
     reporter = make_reporter()
     if log and not dry_run:
         from deepshare.training.reporter import with_tensorboard

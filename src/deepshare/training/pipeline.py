@@ -8,7 +8,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import nn
 
 from deepshare.data.images import ImageSet, check_classes
 from deepshare.data.user import UserLoader
-from deepshare.errors import DataError, PlanMismatchError, RecipeError
+from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError
 from deepshare.methods.base import Method
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
@@ -28,10 +28,11 @@ from deepshare.training.data_source import DataSource, make_data_source
 from deepshare.training.evaluate import Metrics
 from deepshare.training.hardware import Hardware, launch, on_all_ranks
 from deepshare.training.loop import TrainContext
+from deepshare.training.progress import make_reporter
 from deepshare.training.recipe.files import Recipe, changed, load_recipe
 from deepshare.training.reporter import Reporter
 from deepshare.training.run.checkpoint import Kind, fill, read_weights, write_file
-from deepshare.training.run.folder import RunFolder, own_lines
+from deepshare.training.run.folder import RunFolder, own_lines, read_environment
 from deepshare.training.shared_models import is_shared, plan_of
 from deepshare.training.trainer import Networks, Role
 
@@ -39,14 +40,16 @@ from deepshare.training.trainer import Networks, Role
 def fit(
     model: nn.Module | None = None,
     *,
-    recipe: str | Path | Recipe,
+    recipe: str | Path | Recipe | None = None,
     out: str | Path,
     data: Any = None,
     data_dir: str | Path | None = None,
     download: bool = False,
+    trained: bool = False,
     resume: bool = False,
     dry_run: bool = False,
     hardware: Hardware | None = None,
+    progress: bool = True,
     reporter: Reporter | None = None,
 ) -> nn.Module:
     """Train a network by a recipe, after the teacher and the plain network that the recipe needs.
@@ -56,16 +59,20 @@ def fit(
 
     Args:
         model: Your own network, plain or shared, instead of the recipe's; it is not modified.
-        recipe: A recipe, its name or its file.
+        recipe: A recipe, its name or its file; to resume, by default that of the run.
         out: Run folder.
         data: Your own data: a Dataset, or (training, validation) or (training, validation, test), each a Dataset or a
             DataLoader; or the name of a data set. By default the recipe's.
         data_dir: Folder of data sets.
         download: Download a missing data set.
-        resume: Resume the run in the folder; on a CPU the result is bit-identical to that of an uninterrupted run.
+        trained: The model is trained on these images already, and is the plain network as it is: the recipe starts from
+            it or learns from it, and does not train it again.
+        resume: Resume the run in the folder, by default with its recipe, hardware and folder of data sets; on a CPU the
+            result is bit-identical to that of an uninterrupted run. A model or data of your own are given again.
         dry_run: Train one batch of every phase and write nothing.
         hardware: Devices and processes.
-        reporter: Receives every phase and epoch; by default there is none.
+        progress: Show progress on stderr: bars on a terminal, elsewhere a line per epoch.
+        reporter: Receives every phase and epoch instead.
 
     Returns:
         The trained network, on the CPU and ready for inference.
@@ -76,8 +83,16 @@ def fit(
         CheckpointError: The folder holds something else, or a file in it is damaged or cannot be written.
         HardwareError: A device is missing, or there are too few of them.
     """
+    if recipe is None:
+        recipe = recipe_to_resume(out, resume)
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as pipeline:
+    if trained:
+        _check_trained(recipe, model)
+    if resume:
+        hardware = hardware or recorded_hardware(out)
+        data_dir = data_dir or recorded(out).get("data_dir")
+    given = (model, recipe, out, data, data_dir, download, dry_run, hardware, reporter, progress, trained)
+    with _pipeline(*given) as pipeline:
         return lay_out(pipeline.run(resume), torch.contiguous_format).to("cpu").eval()
 
 
@@ -115,6 +130,7 @@ def allocate(
     resume: bool = False,
     dry_run: bool = False,
     hardware: Hardware | None = None,
+    progress: bool = True,
     reporter: Reporter | None = None,
 ) -> dict[str, int]:
     """Count the gates of each site with SNL, as `fit` does if budget.allocate is "snl".
@@ -126,7 +142,7 @@ def allocate(
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe = changed(recipe, {"budget.allocate": "snl"})
-    with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter) as pipeline:
+    with _pipeline(model, recipe, out, data, data_dir, download, dry_run, hardware, reporter, progress) as pipeline:
         return {site: round(count) for site, count in (pipeline.allocate(resume) or {}).items()}
 
 
@@ -141,6 +157,8 @@ def _pipeline(
     dry_run: bool,
     hardware: Hardware | None,
     reporter: Reporter | None,
+    progress: bool = False,
+    trained: bool = False,
 ) -> "Iterator[Pipeline]":
     hardware = hardware or Hardware()
     fabric = hardware.fabric()
@@ -157,8 +175,58 @@ def _pipeline(
             out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
         source = on_all_ranks(fabric, lambda: _source(data, recipe, data_dir, download, fabric.world_size))
         told = reporter if reporter and fabric.is_global_zero else Reporter()
+        if progress and reporter is None and fabric.is_global_zero:
+            told = make_reporter()
+            stack.callback(told.end)
         context = TrainContext(recipe, fabric, source, told, hardware.compile, dry_run)
-        yield Pipeline(Networks(context, Path(out), model, asdict(hardware)))
+        where = None if data_dir is None else str(Path(data_dir).expanduser().absolute())
+        environment = {**asdict(hardware), "data_dir": where, "trained": trained}
+        yield Pipeline(Networks(context, Path(out), model, environment, trained))
+
+
+def recipe_to_resume(out: str | Path, resume: bool) -> Path:
+    """The recipe of the run in a folder.
+
+    Raises:
+        RecipeError: Nothing is resumed.
+        CheckpointError: There is no run.
+    """
+    if not resume:
+        raise RecipeError("give a recipe (deepshare recipes lists them), or resume a run")
+    recipe = RunFolder(Path(out)).recipe
+    if not recipe.is_file():
+        raise CheckpointError(f"there is no run in {out} to resume: begin one")
+    return recipe
+
+
+def recorded(out: str | Path) -> Mapping[str, Any]:
+    """The environment that a run was begun in; nothing if there is none."""
+    run = RunFolder(Path(out))
+    return read_environment(run) if run.environment.exists() else {}
+
+
+def recorded_hardware(out: str | Path) -> Hardware:
+    """The hardware that a run was begun with."""
+    known = {field.name for field in fields(Hardware)}
+    return Hardware(**{key: value for key, value in recorded(out).items() if key in known})
+
+
+def _check_trained(recipe: Recipe, model: nn.Module | None) -> None:
+    """Refuse to take a network as the trained plain one.
+
+    Raises:
+        RecipeError: There is none, or it is shared, or the recipe has another plain network or nothing else to train.
+    """
+    if model is None:
+        raise RecipeError("trained=True is about your own network: give it as model")
+    if is_shared(model):
+        raise RecipeError("trained=True is about the plain network, and this one is shared: give the plain one")
+    if recipe.is_plain:
+        raise RecipeError(f"{recipe.name} trains the plain network alone, and yours is trained: give another recipe")
+    if recipe.model_of("plain") != recipe.model:
+        raise RecipeError(f"the plain network of {recipe.name} is another than the model: leave out plain.model")
+    if recipe.plain is not None and recipe.plain.weights:
+        raise RecipeError(f"{recipe.name} has plain.weights, and your network is trained: leave out one of the two")
 
 
 def _source(data: Any, recipe: Recipe, data_dir: str | Path | None, download: bool, processes: int) -> DataSource:

@@ -229,13 +229,15 @@ class Networks:
         context: Recipe, data and devices.
         out: The run folder; each network but the result has one of its own inside it.
         given: The user's own network in the place of the recipe's.
-        hardware: Is recorded in every run folder.
+        environment: Is recorded in every run folder.
+        trained: Whether the user's network is the trained plain one.
     """
 
     context: TrainContext
     out: Path
     given: nn.Module | None
-    hardware: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    trained: bool = False
 
     def __post_init__(self) -> None:
         self.recipe = self.context.recipe
@@ -261,9 +263,19 @@ class Networks:
             return self.base("plain")
         if finished := self.finished("plain"):
             return finished
+        if self.trained:
+            return self._kept(RunFolder(self.out / "plain"))
         teacher = self.gelu() if self._phase("plain").distill else None
         run = run or RunFolder(self.out / "plain")
         return self.train(run, "plain", self.base("plain"), Method(), ("plain",), teacher=teacher)
+
+    def _kept(self, run: RunFolder) -> nn.Module:
+        """Keep the user's trained network as the plain one, so that the run needs it no more."""
+        network = self.base("plain")
+        self.begin(run)
+        if self.context.fabric.is_global_zero and not run.model.exists():
+            save_weights(run.model, network, WeightsHeader("plain", self.input_size, "", own=True))
+        return network
 
     def gelu(self, run: RunFolder | None = None) -> nn.Module:
         """Train the network with GELUs, in its own run folder or in another."""
@@ -325,7 +337,7 @@ class Networks:
     def begin(self, run: RunFolder, plan: Plan | None = None) -> None:
         """Create a run folder."""
         if self.context.fabric.is_global_zero:
-            ran_on = describe_environment(self.recipe.seed, self.hardware, self.context.data.checksum)
+            ran_on = describe_environment(self.recipe.seed, self.environment, self.context.data.checksum)
             source = self.context.data.train_set
             about = About.of(source, self.input_size) if isinstance(source, ImageSet) else None
             run.begin(self.recipe, ran_on, plan, about)

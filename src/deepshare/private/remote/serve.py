@@ -146,8 +146,8 @@ def deal(
         out: Folder to write.
         images: Number of images per client.
         clients: Number of clients; several have the folders OUT/client-1, OUT/client-2 ...
-        owners: Names in the clients' certificates, in their order: the server refuses their lots from others. By default
-            whoever has a pool may use it.
+        owners: Names in the clients' certificates, in their order: the server refuses their lots from others. By
+            default whoever has a pool may use it.
         told: Called after each lot with how many there are, and of how many.
 
     Returns:

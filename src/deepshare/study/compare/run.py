@@ -142,6 +142,7 @@ def dry_run(study: Study, job: Job, workspace: Workspace) -> str | None:
             download=workspace.download,
             dry_run=True,
             hardware=workspace.hardware,
+            progress=False,
         )
     except (BudgetError, UnsupportedModelError) as error:
         return str(error)
