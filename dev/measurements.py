@@ -19,9 +19,10 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -50,6 +51,27 @@ class Measurement:
         return RECORDS / f"{self.name}.json"
 
 
+TITLES = {
+    "resnet18": "ResNet-18 at 32x32",
+    "wrn22-8": "WRN-22-8 at 32x32",
+    "tiny-resnet18": "ResNet-18 at 64x64",
+}
+Cells = dict[tuple[str, str, str], dict[str, str]]
+RATIOS = ("online", "rounds", "x activations", "x time in all", "x bytes of activations", "x all bytes", "paper")
+LATENCY_TITLE = "The paper's latency table"
+LATENCY_WORDS = """\
+One image online with secret weights. A column with x is the figure of the network with all ReLUs divided by that of the
+row: time of the activations, time in all, bytes of the activations, all bytes with those sent before the image. The
+paper's column is its Table 6, of time in all on two GPUs. `python benchmarks/latency.py --help` says which gates
+SNL and AutoReP have at each site.
+
+- On a CPU the convolutions of shares take half or more of an inference with few gates, so that time in all falls less
+  than that of the activations. On the paper's GPUs convolutions are nearly free, and its factors are more like those of
+  the activations.
+- In the paper AutoReP is ahead of DeepShare. Here DeepShare is, in time: both have the same gates, but AutoReP squares
+  every other neuron, which costs products and, on `crypten`, rounds. The paper took AutoReP's factors from its authors.
+- SNL's neurons without a gate are linear and cost nothing, so it sends the least; its accuracy is in the studies.
+- `gateshare` opens every neuron online, gate or not, so gates save time there and bytes before the image."""
 LATENCY = tuple(
     Measurement(
         f"latency-{engine}-{network}",
@@ -58,11 +80,7 @@ LATENCY = tuple(
         code,
     )
     for engine, code in (("crypten", CRYPTEN), ("gateshare", PROTOCOL))
-    for network, title in (
-        ("resnet18", "ResNet-18 at 32x32"),
-        ("wrn22-8", "WRN-22-8 at 32x32"),
-        ("tiny-resnet18", "ResNet-18 at 64x64"),
-    )
+    for network, title in TITLES.items()
 ) + tuple(
     Measurement(
         f"latency-{engine}-{link}",
@@ -215,20 +233,58 @@ def write_page() -> None:
 
 
 def records() -> str:
-    """Format all records as Markdown."""
-    return "\n".join(section(one) for one in MEASUREMENTS if one.file.is_file())
+    """Format all records as Markdown: the latency table as one, the others as they were printed."""
+    sections = [section(one) for one in MEASUREMENTS if one.file.is_file() and one not in LATENCY]
+    return "\n".join([*sections, *([latency_table()] if any(one.file.is_file() for one in LATENCY) else [])])
+
+
+def latency_table() -> str:
+    """Format the records of the paper's latency table side by side."""
+    ratios: dict[str, Cells] = {"crypten": {}, "gateshare": {}}
+    seconds: Cells = {}
+    abouts = []
+    for one in (one for one in LATENCY if one.file.is_file()):
+        record = json.loads(one.file.read_text(encoding="utf-8"))
+        abouts.append(f"- {_about(one, record)}")
+        _, engine, place = one.name.split("-", 2)
+        for line in record["output"][2:]:
+            setup, kind, (gates, online, *figures) = line[:14].strip(), line[14:24].strip(), line[32:].split()
+            row = (TITLES[setup], gates, "all ReLUs" if kind == "ReLU" else kind)
+            online = online.replace("s", " s")
+            if place in ("lan", "wan"):
+                seconds.setdefault(row, {})[f"{engine}, {place.upper()}"] = online
+            else:  # time, megabytes of activations and before the image are left out
+                shown = [online, *figures[3:8], *(figures[8:] or [""])]
+                ratios[engine][row] = dict(zip(RATIOS, shown, strict=True))
+    links = [f"{engine}, {link}" for engine in ratios for link in ("LAN", "WAN")]
+    parts = [f"### {LATENCY_TITLE}", LATENCY_WORDS]
+    parts += [f"On `{engine}`:\n\n{_markdown(RATIOS, cells)}" for engine, cells in ratios.items() if cells]
+    if seconds:
+        parts += ["Time online over a link, for the first row of each network:", _markdown(links, seconds)]
+    return "\n\n".join([*parts, "\n".join(abouts)]) + "\n"
+
+
+def _markdown(columns: Sequence[str], rows: Cells) -> str:
+    lines = [f"| network | gates | | {' | '.join(columns)} |", f"|---|---:|---|{'---:|' * len(columns)}"]
+    for row, cells in rows.items():
+        lines.append(f"| {' | '.join([*row, *(cells.get(column, '') for column in columns)])} |")
+    return "\n".join(lines)
 
 
 def section(one: Measurement) -> str:
     """Format one record."""
     record = json.loads(one.file.read_text(encoding="utf-8"))
+    output = "\n".join(record["output"])
+    return f"### {one.title}\n\n{_about(one, record)}\n\n```\n{output}\n```\n"
+
+
+def _about(one: Measurement, record: dict[str, Any]) -> str:
     machine = f"{record['cores']} cores of {record['processor']}, {record['instructions']}, torch {record['torch']}"
     about = (
         f"`{record['command']}`, commit {record['commit']}, {record['date']}, {machine}, load {record['load_before']}"
     )
     old = "" if state(one) == "current" else f" {STALE}"
-    output = "\n".join(record["output"])
-    return f"### {one.title}\n\n{about} before it began.{old}\n\n```\n{output}\n```\n"
+    return f"{about} before it began.{old}"
 
 
 def _processor() -> str:

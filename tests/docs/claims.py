@@ -12,7 +12,7 @@ from typing import Any
 
 from deepshare.training.catalog import Finished
 from tests.docs.pages import DOCS
-from tests.docs.records import content, fair, last_line, packaged, percent, pools, run, small, told
+from tests.docs.records import content, fair, last_line, percent, pools, run, small, told
 
 Claims = dict[str, list[str]]
 
@@ -53,6 +53,7 @@ def found() -> Claims:
             *(most, s.one(SQUARES, 12288), s.one("autorep", 12288)),
             *("45,000", least, s.one(SQUARES, 1536, "full"), s.one("autorep", 1536, "full")),
         ],
+        "In ` the same fade": [fair().one(m, 2288) for m in (SQUARES, "deepshare-fade")],
         "- **Private inference**": [
             *(least, *s.private("deepshare", 1536), *s.private(SQUARES, 1536)),
             *(*s.private("autorep", 1536), *s.private("snl", 1536)),
@@ -113,17 +114,8 @@ def results() -> Claims:
     s = small()
     camvid = [run(f"{CAMVID}/{name}") for name in ("plain", "gates-10", "gates-3")]
     plain, tenth, least = (run(f"{CIFAR}/{name}") for name in ("plain", "gates-10", "gates-1.25"))
-    shared, digits = packaged("digits"), packaged("digits-plain")
-    medians = [site["dimension"]["median"] for site in content("dimension/dimension.json")["sites"]]
-    linear = [entry["linear_share"]["replicates"] for entry in content("affine/affine.json")["runs"]]
     same = content("cifar100-small/fidelity.json")
     return {
-        "**Methods side by side, short.**": ["16", "20,000"],
-        "- With 5% of the gates": [
-            *(s.share(6144), *s.three(SQUARES, 6144), *s.three("autorep", 6144), s.share(1536)),
-        ],
-        "- Epochs are not equal": [str(s.study.epochs), *s.epochs("teacher", None)],
-        "The study [`] gives": ["60"],
         "| [Private time]": told("6,000", "0.083", "1.1", "0.290", "1.18", "14", "51"),
         "| [Private bytes]": told("5.2", "21", "44", "128"),
         "| [Private and plain]": [str(same["same_class"]), f"{same['images']:,}"],
@@ -139,13 +131,6 @@ def results() -> Claims:
             *(f"{entry.validation:.2f}" for entry in camvid),
         ],
         "| [XOR]": [xor_solved("deepshare"), "64"],
-        "| [Gates of a trained": [
-            *(f"{min(medians):.2f}", f"{max(medians):.2f}", percent(min(linear), 0), percent(max(linear), 0)),
-        ],
-        "| Digits": [
-            *(f"{shared.test:.2f}", "300", f"{shared.gates:,}", epochs(shared)),
-            *(f"{digits.test:.2f}", f"{digits.gates:,}", epochs(digits)),
-        ],
     }
 
 

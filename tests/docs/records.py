@@ -78,13 +78,6 @@ def run(folder: str) -> Finished:
 
 
 @cache
-def packaged(name: str) -> Finished:
-    """Record of a packaged recipe."""
-    file = ROOT / "src/deepshare/training/results" / f"{name}.json"
-    return Finished.model_validate_json(file.read_text(encoding="utf-8"))
-
-
-@cache
 def content(file: str) -> Any:
     """Content of a JSON file in `results/`."""
     return json.loads((RESULTS / file).read_text(encoding="utf-8"))

@@ -17,6 +17,8 @@ from deepshare.study.report.run import Run, short_names
 from deepshare.text import byte_size
 from deepshare.training.recipe.files import Recipe, differences, load_recipe, names, to_toml
 
+FEW = 12  # more changes to a recipe than this are counted and not listed
+
 
 def page(runs: Sequence[Run]) -> str:
     """Render the page as self-contained HTML."""
@@ -77,7 +79,8 @@ def _facts(run: Run, name: str | None) -> Node:
         "trained on": f"{where}, {run.date}",
     }
     if changed := _changes(recipe):
-        found["changed in the recipe"] = ", ".join(f"{key} {new}" for key, new in changed.items())
+        few = ", ".join(f"{key} {new}" for key, new in changed.items())
+        found["changed in the recipe"] = few if len(changed) <= FEW else f"{len(changed)} keys: it is below in full"
     pairs = (node("div", node("dt", key), node("dd", value)) for key, value in found.items())
     return node("dl", *pairs, class_="facts")
 
