@@ -76,10 +76,10 @@ LATENCY = tuple(
     Measurement(
         f"latency-{engine}-{network}",
         f"The paper's latency table: {title} on {engine}",
-        f"benchmarks/latency.py --only {network} --engine {engine}",
+        f"benchmarks/latency.py --only {network} --engine {engine}{rounds}",
         code,
     )
-    for engine, code in (("crypten", CRYPTEN), ("gateshare", PROTOCOL))
+    for engine, code, rounds in (("crypten", CRYPTEN, ""), ("gateshare", PROTOCOL, " --rounds 1"))
     for network, title in TITLES.items()
 ) + tuple(
     Measurement(
@@ -95,7 +95,7 @@ MEASUREMENTS = (
     Measurement(
         "gateshare",
         "ResNet-18 at 32x32 with 6,000 gates, next to CrypTen",
-        "benchmarks/gateshare.py",
+        "benchmarks/gateshare.py --rounds 6",
         PROTOCOL,
     ),
     Measurement(

@@ -56,8 +56,7 @@ def _top_of(report: Path) -> bytes:
         box = page.locator(UNTIL).first.bounding_box()
         if box is None:
             raise AssertionError("the report has no plan")
-        clip = {"x": 0.0, "y": 0.0, "width": float(WIDTH), "height": box["y"] - 20}
-        picture = page.screenshot(full_page=True, clip=clip)
+        picture = page.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": box["y"] - 20})
         browser.close()
     return picture
 
