@@ -152,8 +152,10 @@ def test_smooth_activations_become_relus() -> None:
         "HardSigmoid",
         "Clamped",
     ]
-    with pytest.raises(UnsupportedModelError, match="--smooth-to-relu"):
-        plan(sandwich(nn.SiLU()), SIZE, 10)
+    for smooth in (nn.SiLU(), nn.CELU(), nn.SELU(), nn.Softplus()):
+        with pytest.raises(UnsupportedModelError, match="--smooth-to-relu"):
+            plan(sandwich(smooth), SIZE, 10)
+        assert plan(smooth_to_relu(sandwich(smooth)), SIZE, "100%").gates > 0
 
 
 class Bottlenecks(nn.Module):

@@ -34,6 +34,7 @@ _MODULES: dict[str, type[nn.Module]] = {
     "selu": nn.SELU,
     "celu": nn.CELU,
     "mish": nn.Mish,
+    "softplus": nn.Softplus,
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
     "max_pool2d": nn.MaxPool2d,

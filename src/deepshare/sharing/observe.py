@@ -66,6 +66,16 @@ _ENDS = frozenset(
 )
 
 
+def check_original(model: nn.Module) -> None:
+    """Refuse a module that torch has compiled: its parts cannot be seen.
+
+    Raises:
+        UnsupportedModelError: It is one.
+    """
+    if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
+        raise UnsupportedModelError(f"{type(model).__name__} is already compiled: give the original module")
+
+
 @dataclass(frozen=True)
 class Call:
     """One ReLU call.
@@ -116,8 +126,7 @@ def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
     """
     size = check_input_size(input_size)
     name = type(model).__name__
-    if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
-        raise UnsupportedModelError(f"{name} is already compiled: give the original module")
+    check_original(model)
     ghost = meta_copy(model).eval()
     recorder = _Recorder(ghost)
     try:

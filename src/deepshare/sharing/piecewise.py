@@ -18,7 +18,9 @@ from deepshare.sharing.sites import BoundReLU, PoolReLU
 MaxPool = Literal["exact", "shared", "avg"]
 
 # timm has classes of its own under the same names.
-_RECTIFIED = frozenset({"SiLU", "Swish", "GELU", "GELUTanh", "QuickGELU", "ELU", "SELU", "CELU", "Mish", "Hardswish"})
+_RECTIFIED = frozenset(
+    {"SiLU", "Swish", "GELU", "GELUTanh", "QuickGELU", "ELU", "SELU", "CELU", "Mish", "Hardswish", "Softplus"}
+)
 
 
 class Clamped(nn.Module):

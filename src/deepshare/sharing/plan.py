@@ -240,14 +240,18 @@ def plan(
     return Plan(sites.input_size, gates + pooled, made, mapping, affine)
 
 
+_SMOOTH = frozenset({"elu", "selu", "celu"})  # compare, and are no ReLUs
+
+
 def _check_any(model: nn.Module, sites: Sites, shareable: int) -> None:
     """Check that there is a gate to share."""
     if shareable:
         return
     found = {other.what for other in sites.others}
+    linear = found - _SMOOTH
     cures = [
         "turn its ReLU6 into ReLU first, with relu6_to_relu or --relu6-to-relu" if "relu6" in found else "",
-        "write its activations as ReLUs first, with piecewise_to_relu or --piecewise-to-relu" if found else "",
+        "write its activations as ReLUs first, with piecewise_to_relu or --piecewise-to-relu" if linear else "",
         "if its activations are smooth, turn them into ReLUs first, with smooth_to_relu or --smooth-to-relu",
     ]
     cure = next(filter(None, cures))

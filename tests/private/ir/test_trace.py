@@ -284,3 +284,10 @@ def test_numbers_that_are_not_finite_are_named() -> None:
     nn.init.constant_(model.weight, torch.nan)
     with pytest.raises(UnsupportedModelError, match="not finite on random images: look at its weights"):
         translate(model, (2, 4, 4))
+
+
+def test_a_compiled_network_is_refused_in_one_line() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    for compiled in (torch.jit.script(model), torch.compile(model)):
+        with pytest.raises(UnsupportedModelError, match="is already compiled: give the original module"):
+            translate(compiled, (3, 8, 8))  # type: ignore[arg-type]

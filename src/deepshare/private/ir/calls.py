@@ -151,5 +151,5 @@ CURES = {
     "gelu": f"a GELU network is a teacher; take the trained network with hard gates, or {_SMOOTH}",
     **dict.fromkeys(("layer_norm", "group_norm", "instance_norm"), "train with BatchNorm"),
     **dict.fromkeys(("conv3d", "avg_pool3d", "max_pool3d"), "private inference takes images, not volumes"),
-    "softmax": "private inference has no division by a secret: leave attention out",
+    "softmax": "private inference has no division by a secret: return logits, and leave attention out",
 }

@@ -14,7 +14,7 @@ from deepshare.private.ir import arithmetic, shapes  # noqa: F401
 from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
 from deepshare.private.ir.handlers import Leaders, activation, is_leaf
 from deepshare.private.ir.program import Input, Norm, Operation, Program, Resample, Reshape, Weighted
-from deepshare.sharing.observe import BATCH, check_input_size, copy_of, other_channels
+from deepshare.sharing.observe import BATCH, check_input_size, check_original, copy_of, other_channels
 
 # What folding and another order of additions may change, relative to the largest output.
 _TOLERANCE = 1e-8
@@ -35,6 +35,7 @@ def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = Tr
         UnsupportedModelError: The network does something that no engine knows; names all such layers, with the cure.
     """
     size = check_input_size(input_size)
+    check_original(model)
     network = copy_of(model).double().cpu().eval()
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(BATCH, *size, dtype=torch.float64, generator=generator)
