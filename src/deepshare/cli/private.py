@@ -41,8 +41,9 @@ private.command(pool_commands)
 private.command(ui)
 private.command(prepare)
 # Flags may be given as variables, DEEPSHARE_PRIVATE_SERVE_PORT, or under [private.serve] of this file.
-private.command(serve, config=(Env("DEEPSHARE_"), Toml("deepshare.toml")))
-private.command(dealer)
+CONFIGURED = (Env("DEEPSHARE_"), Toml("deepshare.toml"))
+private.command(serve, config=CONFIGURED)
+private.command(dealer, config=CONFIGURED)
 
 Provider = Annotated[
     str | None,

@@ -1,6 +1,7 @@
 """`deepshare private pool` and `prepare`: what pools hold, adding and filling them, making one without a dealer."""
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -82,6 +83,7 @@ def fill(
     from deepshare.private.remote.refill import DealerGoneError, Refill
     from deepshare.private.transport.tls import tls_of
 
+    end_as_interrupted()
     certificates, known = tls_of(tls), False
     with suppress(KeyboardInterrupt):
         while True:
@@ -163,6 +165,11 @@ def progress() -> Iterator[Callable[[float, str, float], None]]:
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task("", total=1.0)
         yield lambda share, layer, left: bars.update(task, completed=share, description=words(layer, left))
+
+
+def end_as_interrupted() -> None:
+    """End on SIGTERM as on Ctrl-C; the first process of a container would ignore it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def note(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from deepshare.cli.options import DEFAULT_ENGINE, AnswerKind, Best, Engines, Flag, TlsFolder
-from deepshare.cli.private_pool import warn
+from deepshare.cli.private_pool import end_as_interrupted, warn
 from deepshare.errors import EngineError
 
 POOLS = "Pool of the server, or a folder of pools in which more may appear: dealt, or made with clients."
@@ -89,7 +89,8 @@ def dealer(
     """Deal lots of gateshare as they are used: to the server and its clients over TLS, each to its owner alone.
 
     The parties fetch them with private pool fill. What both have is overwritten here. Together with either party the
-    dealer could read everything, so both must trust it.
+    dealer could read everything, so both must trust it. Every flag may also be given as a variable
+    (DEEPSHARE_PRIVATE_DEALER_LISTEN) or under [private.dealer] of a file deepshare.toml in this folder.
 
     Args:
         outline: File from private outline.
@@ -109,6 +110,7 @@ def dealer(
     if level < 1 or images < 1:
         raise EngineError(f"a level of {level} for {images} images: give at least one each")
     start_logging(log_level, as_json=log_json)
+    end_as_interrupted()
     service = DealerService(Dealership(folder, outline, level=level, images=images), listen, tls_of(tls), server)
     service.journal.info(f"dealing for {server} and its clients on {service.address}")
     try:

@@ -167,7 +167,7 @@ def test_filling_goes_on_when_the_dealer_is_back(folder: Path, program: Program)
         try:
             fill(folder, "client-1", address)
             wait_for_lots(folder, program, 6)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
         finally:
             again.stop()
