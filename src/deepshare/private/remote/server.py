@@ -251,7 +251,6 @@ class Listening(Collector):
         server, visit = self._server, guest.state
         if message.get("outline") != self._digests[visit.network]:
             raise RefusalError("the client has another plan than this server: ask again")
-        extras = host.admit_making(message, guest.name)
         turn = self._making.take(guest.identity)
         try:
             self._places.give(guest)
@@ -262,9 +261,11 @@ class Listening(Collector):
         making = LotMaking(server.engine.name, server.options, self._making, self.journal)
 
         def run() -> None:
-            error: LaterError | None = None
+            error: RefusalError | None = None
             try:
-                error = making.run(guest, turn, program, extras)
+                error = making.run(guest, turn, program, host.admit_making(message, guest.name))
+            except RefusalError as refusal:
+                error = refusal
             except Exception as fault:  # ours, such as no descriptor left for a socket
                 self.journal.failed(guest.who, fault)
             finally:

@@ -160,8 +160,10 @@ class Duplex:
 
     def _wait(self) -> None:
         """Wait until something can be read, or written, or is there to be written."""
-        ready, _, _ = select.select([self._socket, self._bell], [self._socket] if self._outgoing else [], [])
-        if self._bell in ready:
+        poll = select.poll()  # not select, which takes no descriptor beyond 1,023
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+        poll.register(self._bell, select.POLLIN)
+        if self._bell.fileno() in dict(poll.poll()):
             self._bell.recv(1 << 12)
 
     def _write(self) -> bool:
