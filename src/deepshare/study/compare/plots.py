@@ -84,7 +84,7 @@ def draw_curves(
     axes.set_xlabel("epochs, those of the network that it starts from included; dots end a phase", fontsize=9)
     axes.set_xlim(0, study.epochs + (0 if study.count_start else max(row.before for row in shown)) + 1)
     axes.set_ylim(0.3 * best, best + MARGIN)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     return figure
 
 
