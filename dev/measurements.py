@@ -69,7 +69,8 @@ SNL and AutoReP have at each site.
   than that of the activations. On the paper's GPUs convolutions are nearly free, and its factors are more like those of
   the activations.
 - In the paper AutoReP is ahead of DeepShare. Here DeepShare is, in time: both have the same gates, but AutoReP squares
-  every other neuron, which costs products and, on `crypten`, rounds. The paper took AutoReP's factors from its authors.
+  all its other neurons, which costs products and, on `crypten`, rounds. The paper took AutoReP's factors from its
+  authors.
 - SNL's neurons without a gate are linear and cost nothing, so it sends the least; its accuracy is in the studies.
 - `gateshare` opens every neuron online, gate or not, so gates save time there and bytes before the image."""
 LATENCY = tuple(

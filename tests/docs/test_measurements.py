@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,11 @@ def test_a_record_says_on_what(one: Measurement) -> None:
     record = json.loads(one.file.read_text(encoding="utf-8"))
     assert record["output"] and record["processor"] and record["load_before"] >= 0
     assert record["command"] == f"python {one.command}"
+
+
+def test_deepshare_is_ahead_of_autorep_in_the_latency_table() -> None:
+    rows = [[cell.strip() for cell in line.split("|")] for line in measurements.latency_table().splitlines()]
+    column = 4 + measurements.RATIOS.index("x time in all")
+    pairs = [(one, two) for one, two in pairwise(rows) if "DeepShare" in one and "AutoReP" in two and len(one) == 12]
+    assert len(pairs) >= 7
+    assert [one[1:3] for one, two in pairs if float(one[column]) <= float(two[column])] == []
