@@ -22,14 +22,14 @@ from deepshare.private.ir.trace import translate
 from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.two_party import InTheOpen
 
-SIZE = (2, 6, 6)
+SIZE = (3, 6, 6)
 
 
 def small_program() -> Program:
     """The same network in every process."""
     torch.manual_seed(8)
     model = nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1),
+        nn.Conv2d(3, 4, 3, padding=1),
         nn.ReLU(),
         nn.Conv2d(4, 4, 3, padding=1),
         nn.ReLU(),

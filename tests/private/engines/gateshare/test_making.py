@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -226,8 +227,8 @@ def test_requests_that_say_something_else_are_refused(request_: dict[str, Any]) 
 class Process:
     """A party's process, and the lines that it said."""
 
-    def __init__(self, party: str, port: int, pool: Path) -> None:
-        command = [sys.executable, "-m", "tests.private.engines.gateshare.making_process", party, str(port), str(pool)]
+    def __init__(self, party: str, port: int, pool: Path, module: str = "making_process") -> None:
+        command = [sys.executable, "-m", f"tests.private.engines.gateshare.{module}", party, str(port), str(pool)]
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -270,3 +271,48 @@ def test_kills_of_either_party_at_random_units(tmp_path: Path) -> None:
     # A client that was killed just after the end asks for three more.
     assert found in (3, 6)
     check_lots(tmp_path, found)
+
+
+@pytest.mark.slow
+def test_kills_of_either_party_at_random_points_of_inference(tmp_path: Path) -> None:
+    lots, chance = 40, random.Random(5)
+    assert both(tmp_path, lots) == [None, None]
+    took: dict[str, list[str]] = {"server": [], "client": []}
+    answers: list[str] = []
+    for attempt in range(8):
+        (port,) = free_ports("127.0.0.1", 1)
+        server = Process("server", port, tmp_path / "server", "asking_process")
+        assert next(server.lines()) == "ready"
+        client = Process("client", port, tmp_path / "client", "asking_process")
+        rest = chance.randrange(1, 7)
+        for line in client.lines():
+            took["client"] += [line] * line.startswith("took")
+            answers += [line] * (not line.startswith("took"))
+            rest -= 1
+            if not rest:
+                break
+        time.sleep(chance.random() * 0.02)
+        first, second = ((server, client), (client, server))[attempt % 2]
+        first.process.kill()
+        time.sleep(0.3)
+        second.process.kill()
+        for party, process in (("server", server), ("client", client)):
+            said = process.process.communicate()[0].splitlines()
+            took[party] += [line for line in said if line.startswith("took")]
+            answers += [line for line in said if line in ("right", "wrong")]
+    assert answers and set(answers) == {"right"}
+    for party, names in took.items():
+        assert len(set(names)) == len(names), f"the {party} used a lot twice"
+    # The server takes nothing that the client has not taken: it is named by it.
+    assert set(took["server"]) <= set(took["client"])
+    program = small_program()
+    ours = LotPool(tmp_path / "client", "client", program.outline())
+    theirs = LotPool(server_pool(tmp_path), "server", program)
+    # Nothing is lost but what was taken; a line may be lost between the mark and the pipe, one a kill.
+    assert lots - len(took["client"]) - 8 <= ours.left() <= lots - len(took["client"])
+    assert theirs.left() >= ours.left()
+    steps = schedule(program, ours.number_format, dealt=False)
+    for name in ours.names():
+        infer(steps, ours.take(name), theirs.take(name))
+    for pool in (ours, theirs):
+        pool.close()

@@ -21,7 +21,7 @@ from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import Role, Task
 from deepshare.private.runtime.party import Event, ProcessParty, free_ports
 from deepshare.private.transport.tls import tls_of
-from tests.private.engines.gateshare.trial import shared_resnet
+from tests.private.engines.gateshare.trial import SIZE, networks, shared_resnet
 from tests.private.remote.running import Running, server
 
 pytestmark = pytest.mark.skipif(find_spec("spu") is None, reason="spu is not installed")
@@ -111,3 +111,10 @@ def test_a_party_that_is_killed_ends_the_other_with_one_line(victim: Role, secon
         ends = dict(event[:2] for event in (events.get(timeout=60) for _ in roles))
     survivor = roles[1 - roles.index(victim)]
     assert ends[survivor] in ("lost", "refused") and ends[victim] == "failed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["quadratic", "excited and shared"])
+def test_squares_and_products_of_two_hidden_tensors(name: str) -> None:
+    torch.manual_seed(6)
+    check(networks()[name], torch.randn(2, *SIZE))

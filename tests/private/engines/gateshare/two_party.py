@@ -47,6 +47,15 @@ class InTheOpen(Encrypted):
         W, theirs = data[: inner * outputs].view(inner, outputs), data[inner * outputs :].view(rows, outputs)
         return own @ W - theirs
 
+    def elements(self, own: Tensor) -> Tensor:
+        assert own.ndim == 1 and own.is_contiguous()
+        if self._rank == 0:
+            share = torch.randint(-(2**63), 2**63 - 1, own.shape)
+            self._duplex.put(OPEN, own.numpy().tobytes() + share.numpy().tobytes())
+            return share
+        W, theirs = torch.frombuffer(bytearray(self._duplex.get(OPEN)), dtype=torch.int64).view(2, -1)
+        return own * W - theirs
+
 
 class Told(Duplex):
     """A duplex that keeps what it sends."""

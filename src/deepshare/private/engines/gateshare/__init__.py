@@ -208,7 +208,7 @@ class GateshareTwoParty:
         return ("server", "client")
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
-        """Refuse max-pooling, squares, options, and weights beyond the range of fixed point."""
+        """Refuse options, and weights beyond the range of fixed point."""
         from deepshare.private.engines.gateshare.compile import check
 
         if options and dict(options) != self.preprocessing.options:

@@ -100,10 +100,6 @@ def schedule(program: Program, number_format: NumberFormat, *, dealt: bool = Tru
 
 
 def _problems(operation: Operation, dealt: bool) -> Iterator[str]:
-    if not dealt and isinstance(operation, GatedActivation) and operation.square is not None:
-        yield "gateshare-2pc has no polynomials yet: take engine gateshare, or spu-cheetah"
-    if not dealt and isinstance(operation, Multiply):
-        yield "gateshare-2pc has no products of two hidden tensors yet: take engine gateshare, or spu-cheetah"
     for field, tensor in hidden_tensors(operation).items():
         if tensor.is_meta:
             continue

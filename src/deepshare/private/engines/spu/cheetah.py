@@ -84,11 +84,15 @@ def scale(size: int) -> Part:
     return Part(server_bytes=batches * _ANSWER, client_bytes=batches * _ENCRYPTED, rounds=1)
 
 
+TRIPLE_KEYS = Part(server_bytes=160_800, client_bytes=163_800)
+"""Keys of products of two shares, with the first of them."""
+
+
 class Triples:
     """Products of two shares: short ones use triples, which are made in batches and kept, long ones none."""
 
-    def __init__(self) -> None:
-        self._left = _COEFFICIENTS // 2 - 1  # keys are made with a first product of one element
+    def __init__(self, left: int = _COEFFICIENTS // 2 - 1) -> None:
+        self._left = left  # keys are made with a first product of one element
 
     def product(self, size: int) -> Part:
         """The cost of `size` products, element by element."""

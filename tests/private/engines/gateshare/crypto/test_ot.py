@@ -15,25 +15,15 @@ from hypothesis import strategies as st
 from benchmarks.ot import measure
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto import ot
-from deepshare.private.engines.gateshare.crypto.base_ot import ChosenKeys, KeyPairs
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Words
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, OtReceiver, OtSender, extension_bytes
 from deepshare.private.engines.gateshare.crypto.ring import coins, derive, expand
 from deepshare.private.transport.channel import Channel
+from tests.private.engines.gateshare.crypto.known_base import SEED, STEP, base, is_uniform
 from tests.private.engines.gateshare.crypto.two_ends import Ends, Payload, Work, at_both_ends, well
 
-STEP = 5
-SEED = bytes(range(32))
 SIZES = [1, 2, 7, 8, 9, 63, 64, 65, 127, 128, 129, 200, 1000]
 HEAD, CHECK = 16, 32
-
-
-def base(seed: bytes = SEED) -> tuple[ChosenKeys, KeyPairs]:
-    """Base transfers that anybody can repeat."""
-    zero, one = ([expand(seed, 16, "key", choice, i).tobytes() for i in range(128)] for choice in (0, 1))
-    choices = coins(seed, 128, "choices")
-    chosen = [(zero[i], one[i])[int(choice)] for i, choice in enumerate(choices)]
-    return ChosenKeys(derive(seed, "session"), choices, chosen), KeyPairs(derive(seed, "session"), zero, one)
 
 
 def run(
@@ -453,15 +443,6 @@ def fixed_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that tests of distributions see is fixed: they fail always or never."""
     numbers = itertools.count()
     monkeypatch.setattr(os, "urandom", lambda size: expand(SEED, size, "urandom", next(numbers)).tobytes())
-
-
-def is_uniform(data: Payload) -> bool:
-    """Chi-square over bytes, and over bits at each of 8 places."""
-    counts = np.bincount(data, minlength=256)
-    expected = len(data) / 256
-    bytes_fit = abs(float(((counts - expected) ** 2 / expected).sum()) - 255) < 5 * np.sqrt(2 * 255)
-    ones = np.unpackbits(data.reshape(-1, 1), axis=1).sum(axis=0)
-    return bool(bytes_fit and (abs(ones - len(data) / 2) < 5 * np.sqrt(len(data)) / 2).all())
 
 
 @pytest.mark.usefixtures("fixed_masks")

@@ -12,7 +12,7 @@ from deepshare.private.engines.gateshare.crypto.dcf import Words
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, OtReceiver, OtSender, extension_bytes
 from deepshare.private.engines.gateshare.crypto.ring import expand
 from deepshare.private.engines.gateshare.crypto.vole import LEVEL_BYTES, VoleChooser, VoleHolder
-from tests.private.engines.gateshare.crypto.test_ot import SEED, STEP, base, is_uniform
+from tests.private.engines.gateshare.crypto.known_base import SEED, STEP, base, is_uniform
 from tests.private.engines.gateshare.crypto.two_ends import Ends, Payload, at_both_ends, well
 
 Draw = tuple[slice, int]

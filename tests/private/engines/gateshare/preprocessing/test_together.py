@@ -33,7 +33,7 @@ def _open_products() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["shared", "plain", "odd"])
+@pytest.fixture(scope="module", params=sorted(networks()))
 def trial(request: pytest.FixtureRequest) -> TwoPartyTrial:
     torch.manual_seed(5)
     return TwoPartyTrial(translate(networks()[request.param], SIZE))
@@ -118,11 +118,15 @@ def test_masks_of_two_lots_have_nothing_in_common(trial: TwoPartyTrial) -> None:
                 assert equal < 0.1, piece
 
 
-def test_polynomials_are_refused_before_anything_starts() -> None:
-    program = translate(networks()["quadratic"], SIZE)
+def test_alpha_and_beta_beyond_their_digits_are_refused_before_anything_starts() -> None:
+    model = shared_resnet(8)
     engine = find_engine("gateshare-2pc")
-    with pytest.raises(UnsupportedModelError, match="gateshare-2pc has no polynomials yet: take engine gateshare"):
-        engine.check(program, {})
+    engine.check(translate(model, SIZE), {})
+    with torch.no_grad():
+        next(value for name, value in model.named_parameters() if name.endswith("alpha"))[0] = -8.0
+    with pytest.raises(UnsupportedModelError, match=r"its alpha reaches 8, above 7\.99976: train with weight decay"):
+        engine.check(translate(model, SIZE), {})
+    find_engine("gateshare").check(translate(model, SIZE), {})
     with pytest.raises(EngineError, match="engine gateshare-2pc has no option dealer: leave it out"):
         engine.check(translate(nn.Sequential(nn.Conv2d(3, 4, 3)), SIZE), {"dealer": "pool"})
 

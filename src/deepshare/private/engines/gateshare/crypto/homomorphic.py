@@ -8,9 +8,12 @@ checked, and a product whose result is known comes first.
 SPU talks through the parties' own channel. So it needs no port, its bytes are counted and TLS covers them.
 
 A product of groups multiplies matrices (rows, inner) and (inner, outputs) pairwise: channels by numbers of their own,
-say. Several groups together make a matrix with blocks on its diagonal, until the result fills a ciphertext.
+say. Several groups together make a matrix with blocks on its diagonal, until the result fills a ciphertext. Groups of
+single numbers are multiplied element by element.
 """
 
+import math
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
@@ -21,7 +24,7 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.spu.cheetah import product, work
+from deepshare.private.engines.spu.cheetah import TRIPLE_KEYS, Triples, product, work
 from deepshare.private.runtime.engine import Part, Role
 
 SPU_VERSION = "0.10.0.dev20251211"
@@ -31,6 +34,12 @@ _WAIT_MILLISECONDS = 3_600_000  # longer than messages wait, so that theirs is t
 _RANKS: dict[Role, int] = {"server": 0, "client": 1}
 # Large enough that the answer is packed, for which both make keys.
 _TRIAL = (1024, 16, 8)
+_SINGLE = (1, 1, 1)
+_SINGLES = 1 << 17  # multiplied at once
+
+
+Shapes = dict[str, tuple[int, ...]]
+"""Of the client's factor A and the server's factor W."""
 
 
 class Messages(Protocol):
@@ -72,6 +81,9 @@ def _cheapest(size: GroupedSize) -> list[Cut]:
 
     Bytes are weighed against ciphertexts that have to be packed, which takes most of the time.
     """
+    if (size.rows, size.inner, size.outputs) == _SINGLE:
+        begins = range(0, size.groups, _SINGLES)
+        return [(slice(begin, min(begin + _SINGLES, size.groups)), _SINGLE) for begin in begins]
     ways = []
     together = 1
     while together < 2 * size.groups:
@@ -98,7 +110,10 @@ def _bytes(size: tuple[int, int, int]) -> int:
 
 def product_cost(size: GroupedSize) -> Part:
     """Bytes of a product of groups, within some percent."""
-    parts = [product(*one) for _, one in size.products()]
+    cuts, triples = size.products(), Triples(0)
+    parts = [triples.product(cut.stop - cut.start) if one == _SINGLE else product(*one) for cut, one in cuts]
+    if cuts[0][1] == _SINGLE:
+        parts.append(TRIPLE_KEYS)
     return Part(
         server_bytes=sum(part.server_bytes for part in parts), client_bytes=sum(part.client_bytes for part in parts)
     )
@@ -149,7 +164,7 @@ class Encrypted:
         config.experimental_enable_colocated_optimization = True
         ends = [None, None]
         self._end = ends[1 - self._rank] = _linked(duplex)
-        self._io, self._executables = spu.Io(2, config), dict[tuple[int, int, int], Any]()
+        self._io, self._executables = spu.Io(2, config), dict[tuple[tuple[int, ...], ...], Any]()
         self._link = libspu.link.create_with_channels(desc, self._rank, ends)
         self._runtime = spu.Runtime(self._link, config)
 
@@ -177,21 +192,35 @@ class Encrypted:
             ConnectionError: It is gone.
         """
         rows, inner, outputs = size
-        shapes = {"A": (rows, inner), "W": (inner, outputs)}
+        return self._multiplied(own, {"A": (rows, inner), "W": (inner, outputs)}, (rows, outputs))
+
+    def elements(self, own: Tensor) -> Tensor:
+        """A share of the products of two vectors, element by element.
+
+        Raises:
+            EngineError: The other party sent something else.
+            ConnectionError: It is gone.
+        """
+        shape = tuple(own.shape)
+        return self._multiplied(own, {"A": shape, "W": shape}, shape)
+
+    def _multiplied(self, own: Tensor, shapes: Shapes, result: tuple[int, ...]) -> Tensor:
         mine = "W" if self._rank == 0 else "A"
         try:
             for owner, name in ((1, "A"), (0, "W")):
                 known = own.numpy() if name == mine else np.zeros(shapes[name], np.int64)
                 secret = self._libspu.Visibility.VIS_SECRET
                 self._runtime.set_var(name, self._io.make_shares(known, secret, owner)[self._rank])
-            self._runtime.run(self._compiled(size))
-            share = self._share("AW", (rows, outputs))
+            self._runtime.run(self._compiled(shapes))
+            share = self._share("AW", result)
             for name in ("A", "W", "AW"):
                 self._runtime.del_var(name)
         except RuntimeError as error:
             if self._duplex.error is not None:
                 raise self._duplex.error from error
-            raise EngineError(f"a product under encryption failed ({error}): start both parties again") from error
+            raise EngineError(
+                f"a product under encryption failed ({_reason(error)}): start both parties again"
+            ) from error
         return share
 
     def groups(self, own: Tensor, size: tuple[int, int, int]) -> Tensor:
@@ -202,6 +231,8 @@ class Encrypted:
             size: As `GroupedSize.products` gives it.
         """
         rows, inner, _ = size
+        if size == _SINGLE:
+            return self.elements(own.reshape(-1).contiguous()).view(-1, 1, 1)
         if self._rank == 0:
             mine = torch.block_diag(*own)
             mine = torch.nn.functional.pad(mine, (0, 0, 0, inner - len(mine)))
@@ -226,22 +257,23 @@ class Encrypted:
                 f"this SPU multiplies wrongly, or the other party has another: install spu {SPU_VERSION} on both sides"
             )
 
-    def _compiled(self, size: tuple[int, int, int]) -> Any:
-        if size not in self._executables:
+    def _compiled(self, shapes: Shapes) -> Any:
+        key = (shapes["A"], shapes["W"])
+        if key not in self._executables:
             import jax
             from spu.utils import frontend
 
-            rows, inner, outputs = size
             secret = self._libspu.Visibility.VIS_SECRET
             with jax.enable_x64(True):
                 form = jax.ShapeDtypeStruct
-                arguments = [form((rows, inner), np.int64), form((inner, outputs), np.int64)]  # type: ignore[no-untyped-call]
-                self._executables[size], _ = frontend.compile(
-                    frontend.Kind.JAX, lambda A, W: A @ W, arguments, {}, ["A", "W"], [secret] * 2, lambda _: ["AW"]
+                arguments = [form(shape, np.int64) for shape in key]  # type: ignore[no-untyped-call]
+                multiply = (lambda A, W: A * W) if len(key[0]) == 1 else (lambda A, W: A @ W)
+                self._executables[key], _ = frontend.compile(
+                    frontend.Kind.JAX, multiply, arguments, {}, ["A", "W"], [secret] * 2, lambda _: ["AW"]
                 )
-        return self._executables[size]
+        return self._executables[key]
 
-    def _share(self, name: str, shape: tuple[int, int]) -> Tensor:
+    def _share(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The raw share of a variable, if it has the form that is known."""
         share, meta = self._runtime.get_var(name), self._libspu.ValueMeta()
         meta.ParseFromString(share.meta)
@@ -250,12 +282,18 @@ class Encrypted:
             chunk = self._libspu.ValueChunk()
             chunk.ParseFromString(data)
             content += chunk.content
-        if meta.storage_type != _STORAGE or len(content) != 8 * shape[0] * shape[1]:
+        if meta.storage_type != _STORAGE or len(content) != 8 * math.prod(shape):
             raise EngineError(
                 f"SPU holds a share of {len(content)} bytes as {meta.storage_type}, and one of "
-                f"{8 * shape[0] * shape[1]} as {_STORAGE} is known: install spu {SPU_VERSION}"
+                f"{8 * math.prod(shape)} as {_STORAGE} is known: install spu {SPU_VERSION}"
             )
         return torch.frombuffer(content, dtype=torch.int64).view(shape)
+
+
+def _reason(error: RuntimeError) -> str:
+    """SPU's message without the place in its source, and without its stack."""
+    said = str(error).split("stacktrace:")[0].removeprefix("what:")
+    return " ".join(re.sub(r"\[[^\]]*\]", "", said).split())
 
 
 def _linked(duplex: Messages) -> Any:

@@ -17,14 +17,19 @@ With the images
 
 So z_S + z_C = eps phi + eps B + phi A + A B = x y.
 
+Without a dealer each party draws its masks, and shares of a_S b_C and b_S a_C are made under encryption, element by
+element (`ProductStep.encrypted`).
+
 4 is two `OpeningStep` of `square`, one for each factor. Two squares, ((x + y)^2 - (x - y)^2) / 4, would do as well, but
 open two tensors of the size of x however small y is, and need more range.
 """
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN
 from deepshare.private.engines.gateshare.lot import Batch, Holder
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
@@ -34,7 +39,9 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ClientOffline,
     ClientOnline,
     Dealing,
+    EncryptedProduct,
     InTheClear,
+    Making,
     ProtocolStep,
     ServerOffline,
     ServerOnline,
@@ -79,8 +86,35 @@ class ProductStep(ProtocolStep):
     factors: tuple[OpeningStep, OpeningStep]
 
     def dealt_bytes(self, images: int, party: Holder) -> dict[str, int]:
-        """Size of AB_S."""
-        return {"masked": WORD * images * self.elements} if party == "server" else {}
+        """Size of AB_S; of AB_C too, where there is no dealer."""
+        return {} if self.dealt and party == "client" else {"masked": WORD * images * self.elements}
+
+    def is_early(self, inputs: list[bool]) -> bool:
+        """The client's share is -p."""
+        return True
+
+    def early_share(self, at: Making) -> Tensor:
+        """z_C."""
+        return -at.lot.mask("pad", self.number, self.shape)
+
+    def encrypted(self, images: int) -> list[EncryptedProduct]:
+        """Do step 1 without a dealer: a_S b_C, then b_S a_C."""
+        return [EncryptedProduct(GroupedSize(2 * images * self.elements, 1, 1, 1), self.factor, self.keep_product)]
+
+    def factor(self, at: Making) -> Tensor:
+        """This party's masks of both factors: the server's in order, the client's the other way round."""
+        masks = self.masks(at)
+        return torch.cat(masks if at.party == "server" else masks[::-1]).reshape(-1, 1, 1)
+
+    def keep_product(self, at: Making, share: Tensor) -> None:
+        """Put a share of A B into the lots."""
+        a, b = self.masks(at)
+        at.lot.put("masked", self.number, a * b + share.view(2, *a.shape).sum(0))
+
+    def masks(self, at: Making) -> list[Tensor]:
+        """This party's masks of both factors, broadcast to the products."""
+        shape = (at.lot.images, *self.shape)
+        return [at.lot.mask("neurons", factor.number, factor.shape).expand(shape) for factor in self.factors]
 
     def online_cost(self, images: int) -> Part:
         """Size of step 5."""
@@ -100,7 +134,7 @@ class ProductStep(ProtocolStep):
         """Do step 3."""
         a_C, b_C = (at.lot.mask("neurons", factor.number, factor.shape) for factor in self.factors)
         e_C, f_C = (at.openings[factor.number, "neurons"] for factor in self.factors)
-        AB_C, p = (at.lot.mask(name, self.number, self.shape) for name in ("masked", "pad"))
+        AB_C, p = (at.lot.share(name, self.number, self.shape) for name in ("masked", "pad"))
         at.held[self.number] = ClientProduct(a_C=a_C, b_C=b_C, e_C=e_C, f_C=f_C, AB_C=AB_C, p=p)
         return -p
 

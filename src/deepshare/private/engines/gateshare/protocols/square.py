@@ -16,6 +16,9 @@ With the images
 
 So y_S + y_C = eps^2 + 2 eps A + A^2 = x^2.
 
+Without a dealer each party draws its mask, and shares of a_S a_C are made under encryption, element by element: then
+AA_S = a_S^2 + 2 (its share) and AA_C = a_C^2 + 2 (its share) (`SquareStep.encrypted`).
+
 4 is a step of its own, `OpeningStep`: the server waits for nobody there, so gates and other squares share its way. The
 answer, 5 and 6, is `SquareStep`, placed after the next gates, or where its result is read: a square beside a gate takes
 no round more. c, d and e are the server's secret, multiplied by a diagonal `linear` step.
@@ -27,6 +30,7 @@ from functools import partial
 
 from torch import Tensor
 
+from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN, SQUARED
 from deepshare.private.engines.gateshare.lot import Batch, Holder, Piece
 from deepshare.private.engines.gateshare.protocols.gate import lower_gated, picked
@@ -38,7 +42,9 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ClientOffline,
     ClientOnline,
     Dealing,
+    EncryptedProduct,
     InTheClear,
+    Making,
     ProtocolStep,
     ServerOffline,
     ServerOnline,
@@ -144,8 +150,29 @@ class SquareStep(ProtocolStep):
     rounds: int
 
     def dealt_bytes(self, images: int, party: Holder) -> dict[str, int]:
-        """Size of AA_S."""
-        return {"masked": WORD * images * self.elements} if party == "server" else {}
+        """Size of AA_S; of AA_C too, where there is no dealer."""
+        return {} if self.dealt and party == "client" else {"masked": WORD * images * self.elements}
+
+    def is_early(self, inputs: list[bool]) -> bool:
+        """The client's share is -p."""
+        return True
+
+    def early_share(self, at: Making) -> Tensor:
+        """y_C."""
+        return -at.lot.mask("pad", self.number, self.shape)
+
+    def encrypted(self, images: int) -> list[EncryptedProduct]:
+        """Do step 1 without a dealer: a_S a_C."""
+        return [EncryptedProduct(GroupedSize(images * self.elements, 1, 1, 1), self.factor, self.keep_square)]
+
+    def factor(self, at: Making) -> Tensor:
+        """This party's mask."""
+        return at.lot.mask("neurons", self.opening.number, self.shape).reshape(-1, 1, 1)
+
+    def keep_square(self, at: Making, share: Tensor) -> None:
+        """Put a share of A^2 into the lots."""
+        a = self.factor(at)
+        at.lot.put("masked", self.number, (a * a + 2 * share).view(at.lot.images, -1))
 
     def online_cost(self, images: int) -> Part:
         """Size of step 5."""
@@ -161,7 +188,7 @@ class SquareStep(ProtocolStep):
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
         """Do step 3."""
         a_C = at.lot.mask("neurons", self.opening.number, self.shape)
-        AA_C, p = (at.lot.mask(name, self.number, self.shape) for name in ("masked", "pad"))
+        AA_C, p = (at.lot.share(name, self.number, self.shape) for name in ("masked", "pad"))
         e_C = at.openings[self.opening.number, "neurons"]
         at.held[self.number] = ClientSquare(a_C=a_C, e_C=e_C, AA_C=AA_C, p=p)
         return -p
