@@ -14,7 +14,7 @@ from deepshare.errors import CheckpointError, PlanError
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan, plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.build import layout_of, load, of_first_sites
+from deepshare.training.build import layout_of, load, of_first_sites, plain_network
 from deepshare.training.evaluate import evaluate
 from deepshare.training.recipe.allocation import find
 from deepshare.training.recipe.files import Recipe, load_recipe, names
@@ -175,3 +175,12 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
     (folder / "recipe.toml").write_text(recipe.replace("width = 8", "width = 4"))
     with pytest.raises(CheckpointError, match="another network"):
         load(folder)
+
+
+def test_a_tag_of_timm_fetches_no_weights_and_says_so() -> None:
+    said: list[str] = []
+    recipe = load_recipe("digits", {"model.name": "timm:resnet10t.c3_in1k", "model.arguments": {"in_chans": 1}})
+    plain_network(recipe, "plain", said.append)
+    assert said == [
+        "timm:resnet10t.c3_in1k: no weights are fetched, so it starts from random ones: give them with --weights"
+    ]

@@ -109,7 +109,7 @@ def test_unknown_libraries_are_answered_with_the_nearest() -> None:
         ("wrn22-8", {"channels": 1}, "wrn22-8 cannot be built with channels=1"),
         ("timm:resnet18", {"foo": 1}, "timm:resnet18 cannot be built with foo=1: .*'foo'"),
         ("timm:resnet18", {"pretrained": True}, "pretrained"),
-        ("timm:resnet18.nope", {}, "built with no arguments: .*nope"),
+        ("timm:resnet18.nope", {}, "has no tag nope: take one of"),
         ("torchvision:resnet18", {"weights": "DEFAULT"}, "weights"),
         ("torchvision:resnet18", {"channels": 1}, "built with channels=1"),
         ("smp:Unet/resnet18", {"foo": 1, "bar": 2}, "smp:Unet/resnet18 does not take bar, foo"),

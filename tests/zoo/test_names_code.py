@@ -45,6 +45,9 @@ def test_a_class_and_a_function_build_networks() -> None:
         ("mynetworks:plain", "give --input-size"),
         ("mynetworks:missing", "has no function or class missing"),
         ("no.such.module:x", "neither of a library"),
+        ("nomodule:x", "No module named 'nomodule'.*run in the folder of the module, or install it"),
+        (":x", "neither of a library"),
+        ("timm:resnet10t.nonsense", "timm:resnet10t has no tag nonsense: take one of c3_in1k, or none"),
         ("tim:resnet18", "did you mean 'timm'"),
     ],
 )

@@ -34,7 +34,7 @@ def plain_network(recipe: Recipe, role: str, note: Callable[[str], None] | None 
     Args:
         recipe: Recipe with the network, and its start weights if there are any.
         role: Role of the network, such as teacher or plain.
-        note: Called with a message if start weights leave a part of the network random.
+        note: Called with a message if start weights leave a part of the network random, or a name promises some.
     """
     wanted = recipe.model_of(role)
     with torch.random.fork_rng(devices=[]):
@@ -44,6 +44,8 @@ def plain_network(recipe: Recipe, role: str, note: Callable[[str], None] | None 
         left = start_from(model, Path(wanted.weights), wanted.num_classes)
         if left and note:
             note(f"weights from {wanted.weights}; still random: {', '.join(left)}")
+    elif note and wanted.name.startswith("timm:") and "." in wanted.name:
+        note(f"{wanted.name}: no weights are fetched, so it starts from random ones: give them with --weights")
     return model
 
 

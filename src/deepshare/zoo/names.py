@@ -66,6 +66,10 @@ def _timm_check(name: str) -> None:
     timm = _library("timm")
     if not timm.is_model(name):
         check_known(name, timm.list_models(), "timm")
+    architecture, dot, tag = name.partition(".")
+    tags = [one.partition(".")[2] for one in timm.list_models(f"{architecture}.*", pretrained=True)] if dot else []
+    if dot and tag not in tags:
+        raise ModelNameError(f"timm:{architecture} has no tag {tag}: take one of {', '.join(tags)}, or none")
 
 
 def _timm_build(name: str, **arguments: Any) -> nn.Module:
@@ -165,7 +169,7 @@ def _code_factory(module: str, name: str) -> Callable[..., nn.Module]:
         sys.path.insert(0, folder)
     try:
         factory: Callable[..., nn.Module] | None = getattr(import_module(module), name, None)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         libraries = ", ".join(BRIDGES)
         raise ModelNameError(
             f"{module}:{name} is neither of a library ({libraries}) nor of a module that can be imported ({error}): "
@@ -281,7 +285,9 @@ def _resolve(name: str) -> tuple[Bridge | None, str]:
     if not colon:
         check_known(name, OWN, "the zoo (besides timm:NAME, torchvision:NAME and smp:ARCHITECTURE/ENCODER)")
         return None, name
-    if prefix not in BRIDGES and ("." in prefix or find_spec(prefix) or Path(f"{prefix}.py").is_file()):
+    near = "." not in prefix and difflib.get_close_matches(prefix, BRIDGES, 1, cutoff=0.7)
+    misspelt = near and not find_spec(prefix)
+    if prefix not in BRIDGES and (not misspelt or Path(f"{prefix}.py").is_file()):
         _code_factory(prefix, rest)
         return Bridge(list, lambda _: None, partial(_code_build, prefix), partial(_code_input_size, prefix), {}), rest
     check_known(prefix, BRIDGES, "the list of libraries (timm, torchvision, smp)")
