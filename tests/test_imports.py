@@ -45,7 +45,7 @@ INSIDE = {
         {"lot"},
         {"protocols"},
         {"compile", "reference"},
-        {"cost_model", "preprocessing"},
+        {"cost_model", "preprocessing", "timing"},
         {"client", "server"},
         {"main"},
         {"making"},

@@ -277,6 +277,25 @@ def test_plan_with_cost(cli: Cli) -> None:
     saved = cost["all ReLUs"]["activations"]["client_bytes"] / cost["this plan"]["activations"]["client_bytes"]
     assert saved > 11
     assert "give --cost ENGINE with it" in cli("plan", "resnet18", "--budget", "6000", "--answer", "class").err
-    told = cli("plan", "resnet18", "--budget", "6000", "--cost", "gateshare", "--answer", "class", "--json")
+    words = ("plan", "resnet18", "--budget", "6000", "--cost", "gateshare", "--answer", "class", "--no-seconds")
+    told = cli(*words, "--json")
     assert json.loads(told.out)["cost"]["this plan"]["online"]["comparisons"] == 6000 + 99
     assert "this plan  activations        6,000" in cli("plan", "resnet18", "--budget", "6000", "--cost", "crypten").out
+
+
+def test_plan_estimates_seconds_of_gateshare(cli: Cli) -> None:
+    words = ("plan", "resnet18", "--budget", "6000", "--cost", "gateshare")
+    said = cli(*words, "--json")
+    assert said.err == "timing two small private runs and the network's products, some seconds (--no-seconds)\n"
+    costs = json.loads(said.out)["cost"]
+    for cost in costs.values():
+        online, before = cost["estimated_seconds"]["online"], cost["estimated_seconds"]["before the image"]
+        assert 0 < online["this machine"] < online["LAN, 1 Gbit/s, 0.5 ms"] < online["WAN, 100 Mbit/s, 40 ms"]
+        sent = cost["offline"]["dealer_bytes"] + cost["offline"]["client_bytes"]
+        added = before["WAN, 100 Mbit/s, 40 ms"] - before["this machine"]
+        assert before["this machine"] > 0 and added == pytest.approx(8 * sent / 1e8)
+    few, full = (costs[name]["estimated_seconds"]["online"]["this machine"] for name in ("this plan", "all ReLUs"))
+    assert few < full
+    plain = cli(*words, "--no-seconds")
+    assert "Seconds in all" not in plain.out and plain.err == ""
+    assert "estimated with --cost gateshare alone" in cli(*words[:-1], "crypten", "--no-seconds").err

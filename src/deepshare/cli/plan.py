@@ -26,6 +26,8 @@ from deepshare.errors import DataError, DeepShareError, RecipeError, Unsupported
 if TYPE_CHECKING:
     from torch import nn
 
+    from deepshare.private.cost import Cost as PrivateCost
+    from deepshare.private.ir.program import Program
     from deepshare.sharing.plan import Plan
     from deepshare.training.data_source import DataSource
     from deepshare.training.recipe.files import Recipe
@@ -37,6 +39,8 @@ Cost = Annotated[
         f"{ENGINES}."
     ),
 ]
+TIMED = "gateshare"
+"""The engine whose seconds are estimated."""
 SNL = Group("Allocation by SNL", help="With --allocate snl the network is trained first; see deepshare train.")
 
 
@@ -56,6 +60,7 @@ def plan(
     rewriting: Rewriting = NO_REWRITING,
     recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"])] = None,
     cost: Cost = None,
+    no_seconds: Flag = False,
     answer: AnswerKind = "logits",
     out: Path | None = None,
     as_json: Json = False,
@@ -78,6 +83,8 @@ def plan(
         first_site_only: The weight of a group is that of its first site, not the sum.
         recipe: Plan the network of a recipe, with its arguments, image size and [budget]; flags take precedence. For
             snl it also sets the training and the data.
+        no_seconds: With --cost gateshare, do not estimate seconds, for which two small networks are run privately here
+            and the network's products timed, in some seconds; nothing is kept.
         out: File for the plan.
         run: Folder for the training; --allocate also accepts its snl/counts.json.
         data_dir: Folder of data sets.
@@ -103,6 +110,8 @@ def plan(
         from deepshare.private.runtime.engine import find_engine
 
         find_engine(cost)
+    if no_seconds and cost != TIMED:
+        raise DeepShareError(f"--no-seconds: seconds are estimated with --cost {TIMED} alone, so leave it out")
     from deepshare.training.build import divide, plan_options
 
     exact = {"exact_pools": True} if rewriting.maxpool == "exact" else {}
@@ -120,7 +129,7 @@ def plan(
         shares = find(allocate).read(find_sites(network, wanted))
     made = divide(network, wanted, budget, shares, **options)
     said = (
-        with_cost(network, made, cost, answer, as_json)
+        with_cost(network, made, cost, answer, as_json, seconds=cost == TIMED and not no_seconds)
         if cost
         else made.to_json()
         if as_json
@@ -141,24 +150,44 @@ def with_engines(network: "nn.Module", made: "Plan") -> str:
     return f"{made}\n{describe_engines(engine_problems(share(network, made).eval(), made.input_size))}\n"
 
 
-def with_cost(network: "nn.Module", made: "Plan", engine: str, answer: AnswerKind, as_json: bool) -> str:
-    """Format a plan with the predicted cost on an engine."""
+def with_cost(
+    network: "nn.Module", made: "Plan", engine: str, answer: AnswerKind, as_json: bool, *, seconds: bool
+) -> str:
+    """Format a plan with the predicted cost on an engine, and with seconds where they are asked for."""
     from deepshare import share
-    from deepshare.private.cost import cost_comparison, cost_dict, predict
+    from deepshare.private.cost import cost_comparison, cost_dict, predict, seconds_table
+    from deepshare.private.ir.trace import translate
 
     try:
-        costs = {
-            "all ReLUs": predict(network, made.input_size, engine, answer=answer),
-            "this plan": predict(share(network, made), made.input_size, engine, answer=answer),
-        }
+        networks = {"all ReLUs": network, "this plan": share(network, made)}
+        programs = {name: translate(one, made.input_size) for name, one in networks.items()}
+        costs = {name: predict(one, made.input_size, engine, answer=answer) for name, one in programs.items()}
     except UnsupportedModelError as error:
         if as_json:
             return json.dumps({"plan": json.loads(made.to_json()), "refused": list(error.problems)}) + "\n"
         return f"{made}\n\nNo cost, as {engine} refuses it: {error}\n"
+    timed = estimate(programs, costs) if seconds else {}
     if as_json:
         said = {name: cost_dict(cost) for name, cost in costs.items()}
+        for name, estimated in timed.items():
+            said[name]["estimated_seconds"] = estimated
         return json.dumps({"plan": json.loads(made.to_json()), "cost": said}) + "\n"
-    return f"{made}\n\nOne image with {engine}, predicted:\n\n{cost_comparison(costs)}\n"
+    text = f"{made}\n\nOne image with {engine}, predicted:\n\n{cost_comparison(costs)}\n"
+    return f"{text}\nSeconds in all, estimated:\n\n{seconds_table(timed)}\n" if timed else text
+
+
+def estimate(
+    programs: Mapping[str, "Program"], costs: Mapping[str, "PrivateCost"]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Estimate seconds by a calibration on this machine, which says what it does."""
+    from deepshare.private.cost import seconds_by_link
+    from deepshare.private.engines.gateshare.timing import calibrate
+    from deepshare.private.runtime.engine import check_installed, find_engine
+
+    check_installed(find_engine(TIMED))
+    print("timing two small private runs and the network's products, some seconds (--no-seconds)", file=sys.stderr)
+    calibration = calibrate()
+    return {name: seconds_by_link(costs[name], *calibration.seconds(one)) for name, one in programs.items()}
 
 
 def given(**values: object) -> dict[str, object]:

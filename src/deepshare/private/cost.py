@@ -210,6 +210,37 @@ def seconds_on(link: Link, part: Part, delays: float) -> float:
     return part.rounds * delays * link.delay + 8 * max(part.server_bytes, part.client_bytes) / link.rate
 
 
+def seconds_by_link(cost: Cost, online: float, offline: float) -> dict[str, dict[str, float]]:
+    """Seconds with all parties on one machine, and with a link of each kind between any two of them.
+
+    Args:
+        cost: Bytes and rounds.
+        online: Seconds of computing with the image.
+        offline: Seconds of computing before it.
+
+    Returns:
+        For `online` and `before the image`, by `this machine` and by the name of the link.
+    """
+    sent = cost.offline.dealer_bytes + made(cost)
+    delays = find_engine(cost.engine).delays
+    return {
+        "online": {"this machine": online}
+        | {link.name: online + seconds_on(link, cost.online, delays) for link in (LAN, WAN)},
+        "before the image": {"this machine": offline}
+        | {link.name: offline + 8 * sent / link.rate for link in (LAN, WAN)},
+    }
+
+
+def seconds_table(seconds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """What `seconds_by_link` gives for some networks, as a table."""
+    rows = [
+        (name, what, *(f"{value:.2f} s" for value in places.values()))
+        for name, by_phase in seconds.items()
+        for what, places in by_phase.items()
+    ]
+    return table(("network", "", "this machine", LAN.name, WAN.name), rows, "<<>>>")
+
+
 def cost_table(cost: Cost, *, layers: bool = False) -> str:
     """A table of online, offline and session costs, with every layer if `layers` is set."""
     linear = sum((layer.part for layer in cost.layers if layer.kind not in ACTIVATIONS), Part())
