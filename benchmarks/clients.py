@@ -16,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -86,10 +87,12 @@ def main() -> None:
         options.clients, options.images = [2], 2
     width = 4 if options.tiny else WIDTH
     if options.shell:
-        times = time_shell(options.shell, width)
-        said = {"calls": len(times), "median": statistics.median(times), "slowest": max(times), "seconds": times}
-        words = f"{said['calls']} calls of private ask: median {said['median']:.2f} s, slowest {said['slowest']:.2f} s"
-        print(json.dumps(said) if options.json else words)
+        seconds, cpu = (list(column) for column in zip(*time_shell(options.shell, width), strict=True))
+        median, slowest, busy = statistics.median(seconds), max(seconds), statistics.median(cpu)
+        words = f"median {median:.2f} s, least {min(seconds):.2f} s, slowest {slowest:.2f} s; CPU {busy:.2f} s"
+        print(
+            json.dumps({"seconds": seconds, "cpu": cpu}) if options.json else f"private ask, {len(cpu)} calls: {words}"
+        )
         return
     rows = [measure(clients, options.images, options.dealer, width) for clients in options.clients]
     if options.json:
@@ -170,8 +173,8 @@ def measure(clients: int, images: int, with_dealer: bool, width: int) -> Row:
     )
 
 
-def time_shell(calls: int, width: int) -> list[float]:
-    """Seconds of `deepshare private ask` for one picture, each in a process of its own, its start included."""
+def time_shell(calls: int, width: int) -> list[tuple[float, float]]:
+    """Wall and CPU seconds of `deepshare private ask` for one picture, each a process of its own, start included."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory() as where, ExitStack() as stack:
@@ -191,10 +194,16 @@ def time_shell(calls: int, width: int) -> list[float]:
         command += ["--tls", str(folder / "keys/client")]
         times = []
         for _ in range(calls + 1):
-            started = time.perf_counter()
+            started, before = time.perf_counter(), _cpu_of_children()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            times.append(time.perf_counter() - started)
+            times.append((time.perf_counter() - started, _cpu_of_children() - before))
     return times[1:]  # the first one also receives the masked weights, which the pool keeps
+
+
+def _cpu_of_children() -> float:
+    """CPU seconds of processes that have ended; the server's are not among them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def deal(folder: Path, port: int, images: int, _: Connection) -> None:
