@@ -10,7 +10,6 @@ A request names fresh lots of the client, all of one owner, before anything is d
     then, once per connection, the masked weights, and for each request its inferences
 """
 
-import os
 import socket
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences, opening_bytes
-from deepshare.private.engines.gateshare.crypto.limb_matmul import whole_is_faster
+from deepshare.private.engines.gateshare.crypto.parallel import CORES
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
 from deepshare.private.engines.gateshare.main import SessionSetup, begin, offer, server_setup, session_id
 from deepshare.private.engines.gateshare.making import read_request
@@ -42,9 +41,6 @@ from deepshare.private.transport.channel import (
     YieldingChannel,
 )
 
-# Cores for each turn: products of limbs of one image hardly gain from more. torch's own have one thread, so that there
-# is a turn for each core.
-_THREADS = 4
 MOST_CANDIDATES = 600
 MOST_IMAGES = 10_000
 """Images that a client may ever ask where the parties make lots: every answer tells something about the network."""
@@ -117,9 +113,7 @@ class SessionHost:
                 "gateshare serves what was dealt beforehand for this network and this --answer: give such a pool with "
                 "--pool"
             )
-        cores = len(os.sched_getaffinity(0))
-        self._threads = 1 if whole_is_faster() else min(cores, _THREADS)
-        self._turns = threading.Semaphore(cores // self._threads)
+        self._turns = threading.Semaphore(CORES)
 
     def refresh(self) -> list[str]:
         """Look for pools that were added since; those of other networks are for others."""
@@ -223,7 +217,7 @@ class SessionHost:
         if not isinstance(channel, YieldingChannel):
             raise AssertionError("a channel of another host")
         dealing, _ = self._named(request)
-        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner), channel, self._turns, self._threads)
+        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner), channel, self._turns)
 
     def _named(self, request: Mapping[str, Any]) -> tuple[HostedDealing, list[bytes]]:
         dealing = self._dealings.get(session_id(dict(request)))
@@ -242,10 +236,9 @@ class HostedSession:
         lots: OwnedLots,
         channel: YieldingChannel,
         turns: threading.Semaphore,
-        threads: int,
     ) -> None:
         self._host, self._dealing, self._lots, self._channel = host, dealing, lots, channel
-        self._turns, self._threads = turns, threads
+        self._turns = turns
         self._serving: ServerSession | None = None
 
     def answer(self, request: Mapping[str, Any]) -> Generator[None, None, Outcome]:
@@ -279,7 +272,7 @@ class HostedSession:
 
     def _prepare_thread(self) -> None:
         """Set what each thread of Python has for itself; after a pause it is another one."""
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(1)
         torch.set_grad_enabled(False)
 
     def _set_up(self, setup: SessionSetup, spent: list[str]) -> ServerSession:

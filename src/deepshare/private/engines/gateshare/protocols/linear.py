@@ -264,7 +264,7 @@ class LinearStep(ProtocolStep):
         mine: ServerLinear = at.held[self.number]
         y_S = mine.rest
         for W, t_S, e in zip(products, inputs, mine.e, strict=True):
-            y_S = y_S + W(t_S if e is None else t_S + e)
+            y_S = W(t_S if e is None else t_S + e).add_(y_S)
         return y_S
 
     def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
