@@ -107,8 +107,9 @@ class Marks:
         return cls(folder)
 
     def close(self) -> None:
-        """Close the file, whole in itself."""
-        self._base.close()
+        """Close the file, whole in itself, when no thread is reading it any more."""
+        with self._lock:
+            self._base.close()
 
     def add(self, names: Iterable[bytes], owner: str, images: int | None = None, *, state: int = FRESH) -> None:
         """Add lots of an owner, and set how many images it may ask in all."""
@@ -222,6 +223,8 @@ class Marks:
             yield
         except sqlite3.OperationalError as error:
             raise EngineError(f"the marks in {self._folder} cannot be written ({error}): is the disk full?") from error
+        except sqlite3.ProgrammingError as error:  # sqlite3's word for a connection that was closed
+            raise EngineError(f"the pool in {self._folder} was closed while it was in use") from error
         except sqlite3.DatabaseError as error:
             raise EngineError(
                 f"{self._folder / FILE} is damaged, and lots must not be used twice: deal anew"
