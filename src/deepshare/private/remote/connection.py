@@ -171,12 +171,14 @@ class Connection:
 
     def _drop(self) -> None:
         client, self._client = self._client, None
+        preparing, self._preparing = self._preparing, None
         if client is not None:
-            client.close()
-        if self._preparing is not None:
+            client.channel.break_off()  # ends what is being prepared
+        if preparing is not None:
             with suppress(EngineError, OSError):
-                self._preparing.result()
-            self._preparing = None
+                preparing.result()
+        if client is not None:
+            client.close()  # not before: the other thread has read the pool until now
 
 
 def read_images(about: About, images: Images, *, fit: bool) -> Tensor:

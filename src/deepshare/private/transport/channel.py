@@ -161,6 +161,11 @@ class Channel:
         self._outward += 1
         return HEADER.pack(self.session, self._outward - 1, MESSAGE, size)
 
+    def break_off(self) -> None:
+        """End what another thread sends or awaits here. The socket stays: its number must not become another's."""
+        with suppress(OSError):  # the peer has hung up
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for its state
+
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
