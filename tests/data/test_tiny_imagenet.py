@@ -1,6 +1,7 @@
 """Tiny-ImageNet in its official layout."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,9 +30,9 @@ def test_tiny_imagenet_is_decoded_once(tiny_imagenet_dir: Path, monkeypatch: pyt
     decoded: list[Path] = []
     original = Image.open
 
-    def watched(path: Path) -> Image.Image:
+    def watched(path: Path, **options: Any) -> Image.Image:
         decoded.append(path)
-        return original(path)
+        return original(path, **options)
 
     monkeypatch.setattr(Image, "open", watched)
     second = load("tiny-imagenet", tiny_imagenet_dir)

@@ -131,7 +131,7 @@ def train(
         from deepshare.cli.plan import size_in
         from deepshare.private.cost import describe_engines, engine_problems
 
-        engines = engine_problems(network, size_in(chosen, None))
+        engines = engine_problems(network, size_in(chosen, None), weights=False)  # a trial's weights
         if as_json:
             print(json.dumps({"dry_run": list(chosen.phases), "engines": engines}))
         else:

@@ -108,13 +108,16 @@ def total(engine: str, program: Program, images: int, outcomes: Sequence[Outcome
     )
 
 
-def engine_problems(model: nn.Module, input_size: tuple[int, ...], *, compare: bool = False) -> dict[str, list[str]]:
+def engine_problems(
+    model: nn.Module, input_size: tuple[int, ...], *, compare: bool = False, weights: bool = True
+) -> dict[str, list[str]]:
     """Find out which engines can run a network, without running any.
 
     Args:
         model: A network, trained or not.
         input_size: Size of one image.
         compare: Also check that the translated network computes the same, as private inference will.
+        weights: Whether its weights are those that are to run; else engines look at the layers alone.
 
     Returns:
         For each engine what it refuses, by layer and with the cure; nothing where it runs the network.
@@ -123,6 +126,7 @@ def engine_problems(model: nn.Module, input_size: tuple[int, ...], *, compare: b
 
     try:
         program = translate(model, input_size, compare=compare)
+        program = program if weights else program.outline()
     except UnsupportedModelError as error:
         return {name: list(error.problems) for name in engine_names()}
     found: dict[str, list[str]] = {}
