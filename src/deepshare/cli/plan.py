@@ -181,12 +181,14 @@ def estimate(
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Estimate seconds by a calibration on this machine, which says what it does."""
     from deepshare.private.cost import seconds_by_link
-    from deepshare.private.engines.gateshare.timing import calibrate
-    from deepshare.private.runtime.engine import check_installed, find_engine
+    from deepshare.private.runtime.engine import TimedEngine, check_installed, find_engine
 
-    check_installed(find_engine(TIMED))
+    engine = find_engine(TIMED)
+    check_installed(engine)
+    if not isinstance(engine, TimedEngine):
+        raise DeepShareError(f"seconds of {TIMED} cannot be estimated: give --no-seconds")
     print("timing two small private runs and the network's products, some seconds (--no-seconds)", file=sys.stderr)
-    calibration = calibrate()
+    calibration = engine.calibrate()
     return {name: seconds_by_link(costs[name], *calibration.seconds(one)) for name, one in programs.items()}
 
 

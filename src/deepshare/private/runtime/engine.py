@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, util
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -337,6 +337,21 @@ class Engine(Protocol):
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
         """Bytes, rounds, comparisons and products, without running: online by operation, and offline."""
+
+
+class Calibration(Protocol):
+    """How long an engine takes on this machine."""
+
+    def seconds(self, program: Program) -> tuple[float, float]:
+        """Seconds of one image, online and before it, all parties on this machine."""
+
+
+@runtime_checkable
+class TimedEngine(Protocol):
+    """An engine whose seconds can be estimated."""
+
+    def calibrate(self) -> Calibration:
+        """Run something small on this machine."""
 
 
 def engine_names() -> tuple[str, ...]:

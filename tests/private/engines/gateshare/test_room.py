@@ -19,7 +19,7 @@ LEVELS = (
     {"protocols.schedule"},
     {"protocols"},
     {"compile", "reference"},
-    {"cost_model", "preprocessing"},
+    {"cost_model", "preprocessing", "timing"},
     {"client", "server"},
     {"main"},
     {"making"},

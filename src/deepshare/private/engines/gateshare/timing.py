@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.crypto.limb_matmul import plain_weight
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.protocols.linear import LinearStep, LinearTerm
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.step import ProductTrial
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import find_engine
@@ -67,23 +66,20 @@ class ProductTimer:
 
     def seconds(self, steps: Schedule) -> tuple[float, float]:
         """Seconds of all products of a network."""
-        terms = [term for step in steps.steps if isinstance(step, LinearStep) for term in step.terms]
+        trials = [trial for step in steps.steps for trial in step.product_trials()]
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as parties have
         try:
-            found = [self._term(term) for term in terms]
+            found = [self._trial(trial) for trial in trials]
         finally:
             torch.set_num_threads(threads)
         return sum(plain for plain, _ in found), sum(ring for _, ring in found)
 
-    def _term(self, term: LinearTerm) -> tuple[float, float]:
-        shape, moves = tuple(term.layer.weight.shape), ("stride", "padding", "dilation", "groups")
-        key = (type(term.layer), shape, term.takes, *(getattr(term.layer, name, None) for name in moves))
-        if key not in self._known:
-            x, any_weight = (torch.randint(-(1 << 62), 1 << 62, size) for size in ((1, *term.takes), shape))
-            plain, ring = term.multiply(term.weight(), plain_weight), term.multiply(any_weight)
-            self._known[key] = _seconds(plain, x), _seconds(ring, x)
-        return self._known[key]
+    def _trial(self, trial: ProductTrial) -> tuple[float, float]:
+        if trial.key not in self._known:
+            x, (plain, ring) = torch.randint(-(1 << 62), 1 << 62, (1, *trial.takes)), trial.prepare()
+            self._known[trial.key] = _seconds(plain, x), _seconds(ring, x)
+        return self._known[trial.key]
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,6 +55,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     EncryptedProduct,
     InTheClear,
     Making,
+    ProductTrial,
     ProtocolStep,
     ServerOffline,
     ServerOnline,
@@ -137,6 +138,17 @@ class LinearTerm:
             case Convolution(groups=groups):
                 return rows_of_kernels(W, groups).mT
 
+    def trial(self) -> ProductTrial:
+        """The product, to be timed: by its shapes, whatever its values."""
+        shape, moves = tuple(self.layer.weight.shape), ("stride", "padding", "dilation", "groups")
+        key = (type(self.layer), shape, self.takes, *(getattr(self.layer, name, None) for name in moves))
+
+        def prepare() -> tuple[Multiply, Multiply]:
+            any_mask = torch.randint(-(1 << 62), 1 << 62, shape)
+            return self.multiply(self.weight(), plain_weight), self.multiply(any_mask)
+
+        return ProductTrial(key, self.takes, prepare)
+
     def multiply(self, weight: Tensor, prepare: Callable[[Tensor, Geometry | None], Weight] = ring_weight) -> Multiply:
         """Prepare products with W, or with L or D in its place."""
         match self.layer:
@@ -176,6 +188,10 @@ class LinearStep(ProtocolStep):
         """Shapes of e."""
         pairs = zip(self.inputs, self.terms, strict=True)
         return {(source, "tensor"): term.takes for source, term in pairs if not term.early}
+
+    def product_trials(self) -> list[ProductTrial]:
+        """Those of its terms."""
+        return [term.trial() for term in self.terms]
 
     def dealer_session(self, seed: bytes) -> list[Multiply]:
         """Prepare products with L."""

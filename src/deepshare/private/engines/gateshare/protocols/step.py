@@ -77,6 +77,21 @@ class Making:
 
 
 @dataclass(frozen=True, eq=False)
+class ProductTrial:
+    """A product of a linear layer with numbers of no meaning, to be timed.
+
+    Attributes:
+        key: Equal for products that take the same time.
+        takes: Shape of its input without the batch.
+        prepare: Prepares the product with W, and with a mask of full size in its place.
+    """
+
+    key: object
+    takes: Shape
+    prepare: Callable[[], tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]
+
+
+@dataclass(frozen=True, eq=False)
 class EncryptedProduct:
     """A product under encryption that a step needs.
 
@@ -242,6 +257,10 @@ class ProtocolStep(ABC):
     def online_cost(self, images: int) -> Part:
         """Bytes, rounds, comparisons and products of one inference of some images."""
         return Part()
+
+    def product_trials(self) -> list[ProductTrial]:
+        """Its products with the weights."""
+        return []
 
     def is_early(self, inputs: list[bool]) -> bool:
         """Whether the client's share of the result follows from transfers alone, given which inputs' shares do.
