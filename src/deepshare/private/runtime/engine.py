@@ -339,7 +339,7 @@ class Engine(Protocol):
         """Bytes, rounds, comparisons and products, without running: online by operation, and offline."""
 
 
-class Calibration(Protocol):
+class SecondsModel(Protocol):
     """How long an engine takes on this machine."""
 
     def seconds(self, program: Program) -> tuple[float, float]:
@@ -350,7 +350,7 @@ class Calibration(Protocol):
 class TimedEngine(Protocol):
     """An engine whose seconds can be estimated."""
 
-    def calibrate(self) -> Calibration:
+    def calibrate(self) -> SecondsModel:
         """Run something small on this machine."""
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Calibration, Dealt, Host, HostedClient, Outcome, Part, Role, Task
+from deepshare.private.runtime.engine import Dealt, Host, HostedClient, Outcome, Part, Role, SecondsModel, Task
 from deepshare.private.transport.channel import Channel
 
 
@@ -187,7 +187,7 @@ class Gateshare:
 
         return cost_model.online(program, count), cost_model.offline(program, count)
 
-    def calibrate(self) -> Calibration:
+    def calibrate(self) -> SecondsModel:
         """Run two small networks privately; see `runtime.engine.TimedEngine`."""
         from deepshare.private.engines.gateshare.timing import calibrate
 
