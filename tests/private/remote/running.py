@@ -14,7 +14,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.client import Server
-from deepshare.private.remote.journal import LOGGER
+from deepshare.private.remote.guests.journal import LOGGER
 from deepshare.private.remote.server import ModelServer, Network
 from deepshare.private.remote.session import LONGEST_OFFER, PROTOCOL
 from deepshare.private.runtime.engine import find_engine

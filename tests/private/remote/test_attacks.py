@@ -22,8 +22,8 @@ from deepshare.private.engines.gateshare.preprocessing.pool import LOTS, LotPool
 from deepshare.private.engines.gateshare.server import MOST_ROUNDS
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote import front_door
 from deepshare.private.remote.client import Server, connected, read_offer
+from deepshare.private.remote.guests import front_door
 from deepshare.private.remote.session import PROTOCOL
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport.channel import HEADER, MESSAGE, Channel, PeerBusyError, PeerError, reach

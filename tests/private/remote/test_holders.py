@@ -16,9 +16,9 @@ from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.preprocessing.pool import LotPool, write_pools
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote import apart
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.connection import connect
+from deepshare.private.remote.guests import apart
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport.channel import Channel, PeerError
 from deepshare.private.transport.tls import Tls, tls_of

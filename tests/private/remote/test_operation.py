@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deepshare.private.remote.journal import LOGGER
+from deepshare.private.remote.guests.journal import LOGGER
 from deepshare.private.remote.operation import start_logging
 
 

@@ -17,8 +17,8 @@ from deepshare.private.engines.gateshare.preprocessing.stock import levels
 from deepshare.private.engines.gateshare.preprocessing.unfinished import FOLDER
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote import lot_making
 from deepshare.private.remote.client import Server, ask_when_free
+from deepshare.private.remote.guests import lot_making
 from deepshare.private.remote.prepare import prepare
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError

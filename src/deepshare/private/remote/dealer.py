@@ -40,9 +40,9 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
 from deepshare.private.engines.gateshare.protocols.schedule import send_lot
 from deepshare.private.ir import outline
-from deepshare.private.remote.front_door import FrontDoor
-from deepshare.private.remote.guest import Guest, Reply, Work
-from deepshare.private.remote.journal import Journal
+from deepshare.private.remote.guests.front_door import FrontDoor
+from deepshare.private.remote.guests.guest import Guest, Reply, Work
+from deepshare.private.remote.guests.journal import Journal
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
 

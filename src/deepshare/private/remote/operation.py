@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
 
 from deepshare.errors import EngineError
-from deepshare.private.remote.journal import LOGGER, JsonFormatter, TextFormatter
+from deepshare.private.remote.guests.journal import LOGGER, JsonFormatter, TextFormatter
 from deepshare.private.remote.server import Listening
 
 LEVELS = ("debug", "info", "warning", "error")

@@ -25,12 +25,12 @@ from deepshare.data.images import About
 from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.apart import AT_ONCE, Apart, client_port
-from deepshare.private.remote.front_door import FrontDoor
-from deepshare.private.remote.guest import Guest, Reply, Work
-from deepshare.private.remote.journal import Journal
-from deepshare.private.remote.lot_making import LotMaking
-from deepshare.private.remote.places import Places, Turns
+from deepshare.private.remote.guests.apart import AT_ONCE, Apart, client_port
+from deepshare.private.remote.guests.front_door import FrontDoor
+from deepshare.private.remote.guests.guest import Guest, Reply, Work
+from deepshare.private.remote.guests.journal import Journal
+from deepshare.private.remote.guests.lot_making import LotMaking
+from deepshare.private.remote.guests.places import Places, Turns
 from deepshare.private.remote.session import PROTOCOL, Message, account
 from deepshare.private.runtime.engine import Engine, Host, Outcome, Session, engine_with_preprocessing
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError

@@ -188,7 +188,7 @@ def test_no_more_clients_than_there_are_places(
 def test_a_place_that_waits_for_images_goes_to_whoever_needs_it(
     stack: ExitStack, running: Running, program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deepshare.private.remote.places.SPARED_SECONDS", 0.2)
+    monkeypatch.setattr("deepshare.private.remote.guests.places.SPARED_SECONDS", 0.2)
     waiting = [client_of(stack, running, pools, number) for number in (1, 2, 2)]
     for client in waiting:
         client.prepare(1)

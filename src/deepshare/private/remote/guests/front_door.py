@@ -18,7 +18,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from deepshare.private.remote.guest import Guest, Reply, Stage, Work
+from deepshare.private.remote.guests.guest import Guest, Reply, Stage, Work
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 
 # For a certificate, and then for the first message.

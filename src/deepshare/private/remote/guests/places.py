@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from deepshare.private.remote.guest import Guest
+from deepshare.private.remote.guests.guest import Guest
 from deepshare.private.transport.channel import LaterError
 
 # Where all places are taken, a client that has held one so long without images gives it up.

@@ -7,10 +7,10 @@ from queue import Empty, Queue
 from typing import Any
 
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.guest import Guest
-from deepshare.private.remote.journal import Journal
-from deepshare.private.remote.places import Turn, Turns
-from deepshare.private.remote.relay import relay
+from deepshare.private.remote.guests.guest import Guest
+from deepshare.private.remote.guests.journal import Journal
+from deepshare.private.remote.guests.places import Turn, Turns
+from deepshare.private.remote.guests.relay import relay
 from deepshare.private.runtime.engine import Task
 from deepshare.private.runtime.party import Event, ProcessParty
 from deepshare.private.transport.channel import LaterError

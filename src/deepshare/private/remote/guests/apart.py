@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.guest import Guest
-from deepshare.private.remote.journal import Journal
-from deepshare.private.remote.places import Turn, Turns
+from deepshare.private.remote.guests.guest import Guest
+from deepshare.private.remote.guests.journal import Journal
+from deepshare.private.remote.guests.places import Turn, Turns
 from deepshare.private.remote.session import Control, Message, run_session
 from deepshare.private.runtime.engine import Outcome, Role, Task
 from deepshare.private.runtime.party import ProcessParty, free_ports
