@@ -106,7 +106,8 @@ def wish(program: Program, pool: Path, images: int = 1) -> dict[str, Any]:
 
 def workers() -> list[int]:
     """Children of this process that are parties."""
-    command = ["pgrep", "-f", "-P", str(os.getpid()), "deepshare.private.runtime.party"]
+    # With "-m": a server of forks may have the module's name among those that it has imported.
+    command = ["pgrep", "-f", "-P", str(os.getpid()), "--", "-m deepshare.private.runtime.party"]
     listed = subprocess.run(command, capture_output=True)
     return [int(line) for line in listed.stdout.split()]
 
