@@ -58,6 +58,7 @@ def test_segmentation_is_distorted_at_its_logits() -> None:
     torch.testing.assert_close(table[0, 0], (converted(images) - clean).square().mean())
 
 
+@pytest.mark.slow
 def test_a_segmentation_network_has_its_patches_within_the_budget_and_exports_them(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = zoo.build("deeplabv3-mobilenetv2", num_classes=3, width=0.25, aspp_width=8)

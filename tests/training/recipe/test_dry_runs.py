@@ -51,7 +51,14 @@ def data_dir(recipe: Recipe, unpack: Unpack, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["ade20k-deeplabv3", "ade20k-deeplabv3-2556k", "ade20k-deeplabv3-spatial-2558k"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ade20k-deeplabv3",
+        "ade20k-deeplabv3-2556k",
+        pytest.param("ade20k-deeplabv3-spatial-2558k", marks=pytest.mark.slow),
+    ],
+)
 def test_small_dry_run_on_ade20k(name: str, real_data: Unpack, tmp_path: Path) -> None:
     smaller: dict[str, object] = {
         "model.arguments": {"width": 0.25, "aspp_width": 16},
