@@ -8,7 +8,7 @@ from torch import nn
 
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.gates import SharedReLU, hard_share, set_progress
-from deepshare.sharing.plan import plan
+from deepshare.sharing.planning import plan
 
 
 def method(switch_by: Literal["channels", "sharpness"], sharpness: float = 1.0) -> tuple[DeepShare, nn.Module]:

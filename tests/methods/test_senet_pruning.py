@@ -20,7 +20,7 @@ from deepshare.methods.senet_pruning import (
     prune,
     relu_sensitivities,
 )
-from deepshare.sharing.plan import plan
+from deepshare.sharing.planning import plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.build import lay_out
 from deepshare.training.recipe.allocation import find

@@ -17,7 +17,7 @@ from deepshare.private.runtime.engine import Part
 from deepshare.sharing.convert import count_gates, share, site_gates
 from deepshare.sharing.gates import SharedReLU, by_site, shared_relus
 from deepshare.sharing.onnx import export_onnx
-from deepshare.sharing.plan import plan
+from deepshare.sharing.planning import plan
 from deepshare.training.shared_models import plan_of, unshared
 
 SIZE = (1, 4, 4)

@@ -44,6 +44,7 @@ def sandwich(*middle: nn.Module) -> nn.Sequential:
         (nn.Hardswish(), {"1.low": "bound", "1.high": "bound"}),
         (nn.LeakyReLU(0.2), {"1.relu": "sign"}),
         (nn.PReLU(4), {"1.relu": "sign"}),
+        (nn.RReLU(), {"1.relu": "sign"}),
     ],
 )
 def test_piecewise_linear_activations_are_relus(activation: nn.Module, sites: dict[str, str]) -> None:
@@ -139,7 +140,7 @@ def test_average_pooling_instead() -> None:
 
 
 def test_a_pool_with_dilation_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModelError, match="1: it has a dilation"):
+    with pytest.raises(UnsupportedModelError, match="1: max-pooling with a dilation"):
         maxpool_to_relu(sandwich(nn.MaxPool2d(2, dilation=2)))
 
 
@@ -234,6 +235,83 @@ def test_functions_become_modules_of_their_block() -> None:
     assert "0.sigmoid1.low" in [s.name for s in find_sites(smooth_to_relu(model), (3, 8, 8))]
     with pytest.raises(UnsupportedModelError, match="0: it calls clamp and was rewritten before"):
         piecewise_to_relu(smooth_to_relu(model))
+
+
+class Bounds(nn.Module):
+    """Clamps with one bound, and absolute values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return torch.clamp(x, min=-0.2) + x.clamp(max=0.3).clamp_min(0) + x.clamp_max(0.1) * torch.abs(x - 0.1)
+
+
+class Unreachable(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs() if float(x.sum()) > 0 else -x
+
+
+def test_clamps_with_one_bound_and_absolute_values_are_one_relu_each() -> None:
+    torch.manual_seed(0)
+    model, images = Bounds().eval(), torch.randn(2, *SIZE)
+    made = piecewise_to_relu(model)
+    torch.testing.assert_close(made(images), model(images), rtol=1e-6, atol=1e-6)
+    sites = find_sites(made, SIZE)
+    assert {site.name: site.compares for site in sites} == {
+        "clamp1.low": "sign",
+        "clamp2.high": "bound",
+        "clamp_min1.low": "sign",
+        "clamp_max1.high": "bound",
+        "abs1.relu": "sign",
+    }
+    assert not sites.others and translate(made, SIZE).comparisons == translate(model, SIZE).comparisons
+    assert isinstance(piecewise_to_relu(Unreachable()), Unreachable)
+
+
+class Twice(nn.Module):
+    """One pool, one bounded ReLU and one ReLU, each called twice, as in many tutorials."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.pool, self.relu, self.bounded = nn.MaxPool2d(2), nn.ReLU(), nn.ReLU6()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bounded(self.pool(self.relu(self.first(x))) - 1)
+        x = self.pool(self.relu(self.second(x)))
+        return self.bounded(x)
+
+
+@pytest.mark.parametrize("in_line", [False, True])
+def test_modules_that_are_called_twice_have_sites_for_each_call(in_line: bool) -> None:
+    torch.manual_seed(0)
+    model: nn.Module = Twice()
+    if in_line:  # the same modules under two paths
+        parts = dict(model.named_children())
+        names = ("first", "relu", "pool", "bounded", "second", "relu", "pool", "bounded")
+        model = nn.Sequential(*(parts[name] for name in names))
+    model, x = model.eval(), torch.randn(2, *SIZE) * 3
+    keys = model.state_dict().keys()
+    exact = rewritten(model, maxpool="exact", piecewise_to_relu=True)
+    torch.testing.assert_close(exact(x), model(x))
+    assert exact.state_dict().keys() == keys
+    sites = find_sites(exact, SIZE)
+    assert len(sites) == len({site.name for site in sites}) == 2 * (1 + 2 + 2)
+    made = plan(exact, SIZE, budget="60%")
+    assert count_gates(share(exact, made), SIZE) == made.gates
+
+
+class Dilated(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(x, 2, dilation=2)
+
+
+def test_a_pool_by_function_with_dilation_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedModelError, match="1 calls max_pool2d: max-pooling with a dilation"):
+        maxpool_to_relu(nn.Sequential(nn.ReLU(), Dilated()))
 
 
 def test_lines_and_volumes_are_refused_by_name() -> None:

@@ -17,7 +17,7 @@ from deepshare.sharing.plan import Plan
 
 T = TypeVar("T", bound=nn.Module)
 S = TypeVar("S", bound="Section")
-Images = Callable[[int], Tensor]  # gives so many prepared training images, or all if there are fewer
+Images = Callable[[int], Tensor]  # returns that many prepared training images, or all if there are fewer
 
 Positive = Annotated[int, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]

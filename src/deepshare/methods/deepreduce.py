@@ -13,7 +13,7 @@ from torch import nn
 from deepshare.errors import BudgetError, UnsupportedModelError
 from deepshare.methods.base import Method, MethodContext, RecipeView, register
 from deepshare.sharing.convert import replace_sites
-from deepshare.sharing.plan import group_sites
+from deepshare.sharing.planning import group_sites
 from deepshare.sharing.sites import Site, find_sites
 
 CRITICALITY = (2, 1, 3, 0)  # the stages from the most critical to the least: S3, S2, S4, S1

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
-from deepshare.sharing import budget
 from deepshare.sharing.activation import laid_out
-from deepshare.sharing.plan import check_weights
+from deepshare.sharing.planning import check_weights, split_budget
 from deepshare.sharing.sites import Site
 
 
@@ -129,7 +128,7 @@ def site_budgets(sites: Sequence[Site], gates: int, weights: Mapping[str, float]
     shares = {site.name: float(site.neurons) for site in sites} if weights is None else weights
     check_weights(shares, [site.name for site in sites])
     neurons = [site.neurons for site in sites]
-    counts = budget.split([1] * len(neurons), neurons, [shares[site.name] for site in sites], gates)
+    counts = split_budget([1] * len(neurons), neurons, [shares[site.name] for site in sites], gates)
     return {site.name: count for site, count in zip(sites, counts, strict=True)}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from deepshare.methods.base import Method, MethodContext, RecipeView, Settings, Weight, over_processes, register
 from deepshare.methods.gated_polynomial import GatedPolynomial, site_budgets
 from deepshare.sharing.convert import replace_sites
-from deepshare.sharing.plan import group_sites
+from deepshare.sharing.planning import group_sites
 from deepshare.sharing.sites import Site, Sites, find_sites
 
 

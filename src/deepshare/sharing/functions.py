@@ -1,11 +1,14 @@
-"""Activations and max-pooling that a block calls as functions, replaced by modules as if they had been such.
+"""Replacement of activations and max-pooling that a block calls as functions by modules.
 
 The block is traced with its children as leaves, as for ReLU functions (`trace`). Only blocks whose forward names such a
 function are looked at.
 """
 
+import copy
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from inspect import Parameter, signature
 from typing import Any
 
@@ -14,17 +17,20 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from deepshare.errors import UnsupportedModelError
-from deepshare.sharing.observe import RELU_FUNCTIONS
+from deepshare.sharing.observe import RELU_FUNCTIONS, is_plain_relu
 from deepshare.sharing.trace import RewrittenForward, trace_block
 
 Make = Callable[[nn.Module], nn.Module | None]
 
-# What a function is as a module; clamp is a Hardtanh if it has both bounds.
+# What a function is as a module; clamp is a Hardtanh, one of whose bounds may be infinite.
 _MODULES: dict[str, type[nn.Module]] = {
     "relu6": nn.ReLU6,
     "hardtanh": nn.Hardtanh,
     "clamp": nn.Hardtanh,
     "clip": nn.Hardtanh,
+    "clamp_min": nn.Hardtanh,
+    "clamp_max": nn.Hardtanh,
+    "abs": nn.LeakyReLU,
     "hardsigmoid": nn.Hardsigmoid,
     "hardswish": nn.Hardswish,
     "leaky_relu": nn.LeakyReLU,
@@ -44,49 +50,74 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "hardtanh": ("min_val", "max_val"),
     "clamp": ("min", "max"),
     "clip": ("min", "max"),
+    "clamp_min": ("min",),
+    "clamp_max": ("max",),
     "leaky_relu": ("negative_slope",),
     "max_pool2d": ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
 }
+# Functions with other uses than as an activation: where they cannot be reached they stay, and `others` counts them.
+_ALSO = frozenset({"abs", "clamp_min", "clamp_max"})
 _FUNCTIONS = {
     getattr(library, name) for name in _MODULES for library in (torch, F, torch.special) if hasattr(library, name)
 }
 
 
-def replace_functions(block: nn.Module, path: str, makes: Sequence[Make]) -> None:
+def replace_functions(block: nn.Module, path: str, makes: Sequence[Make], kinds: AbstractSet[type[nn.Module]]) -> None:
     """Replace functions in the forward of a block by modules, in place, together with its ReLU functions.
+
+    A module that was replaced already and is called several times becomes a module for each call, since each call has
+    sites of its own.
 
     Args:
         block: The block.
         path: Its path in the model, for messages.
         makes: Each returns a module in the place of another one, or None.
+        kinds: Types of the modules that were put in the place of others.
 
     Raises:
         UnsupportedModelError: The block calls such a function and cannot be traced.
     """
     named = sorted(_named(block) & {name for name in _MODULES if _made(_default(name), makes) is not None})
-    if not named:
+    own = not type(block).__module__.startswith("torch.nn.")
+    if not named and not (own and any(type(child) in kinds for child in block.children())):
         return
     where = path or type(block).__name__
-    cure = f"use nn.{_MODULES[named[0]].__name__} as a module"
+    cure = f"use nn.{_MODULES[named[0]].__name__} as a module" if named else "give each call a module of its own"
     if isinstance(block.forward, RewrittenForward):
+        if not named:
+            return
         raise UnsupportedModelError(
             f"{where}: it calls {named[0]} and was rewritten before: ask for all changes at once"
         )
     try:
         tracer = trace_block(block, where, _outline(block))
     except UnsupportedModelError as error:
+        if _ALSO.issuperset(named):
+            return
         reason = str(error).removeprefix(f"{where}: ").rpartition(":")[0]
         raise UnsupportedModelError(f"{where}: it calls {named[0]}, but {reason}: {cure}") from error
     graph, changed = tracer.graph, False
+    again = _called_again(graph, block, kinds)
+    if not named and not any(type(block.get_submodule(str(node.target))) in kinds for node in again):
+        return
+    for node in again:
+        child = str(node.target)
+        name = _free(block, child.replace(".", "_"))
+        block.add_module(name, copy.deepcopy(block.get_submodule(child)))
+        changed = changed or type(block.get_submodule(child)) in kinds
+        node.target = name
     for node in list(graph.nodes):
         relu = _is_relu(node)
         found = None if relu else _module(node)
-        new = nn.ReLU() if relu else None if found is None else _made(found, makes)
+        try:
+            new = nn.ReLU() if relu else None if found is None else _made(found, makes)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"{where} calls {_name(node)}: {error}") from error
         if new is None:
             continue
         source = node.args[0] if node.args else node.kwargs["input"]
         if _in_place(node) and isinstance(source, fx.Node) and len(source.users) > 1:
-            raise UnsupportedModelError(f"{where}: it overwrites a tensor by {named[0]} that it reads again: {cure}")
+            raise UnsupportedModelError(f"{where}: it overwrites a tensor by {_name(node)} that it reads again: {cure}")
         changed = changed or not relu
         name = _free(block, "relu" if relu else _name(node))
         block.add_module(name, new.train(block.training))
@@ -96,6 +127,24 @@ def replace_functions(block: nn.Module, path: str, makes: Sequence[Make]) -> Non
     if changed:
         code = graph.python_code("self")
         block.forward = RewrittenForward(block, code.src + tracer.front(where), code.globals | dict(tracer.names()))
+
+
+def _called_again(graph: fx.Graph, block: nn.Module, kinds: AbstractSet[type[nn.Module]]) -> list[fx.Node]:
+    """All calls but the first of children that were replaced, and of ReLUs, for those without parameters."""
+    seen, again = set(), []
+    for node in graph.nodes:
+        if node.op != "call_module":
+            continue
+        child = block.get_submodule(str(node.target))
+        if child in seen and (type(child) in kinds or is_plain_relu(child)) and is_stateless(child):
+            again.append(node)
+        seen.add(child)
+    return again
+
+
+def is_stateless(module: nn.Module) -> bool:
+    """Whether a module has neither parameters nor buffers."""
+    return not any(True for _ in module.parameters()) and not any(True for _ in module.buffers())
 
 
 def _named(block: nn.Module) -> set[str]:
@@ -137,10 +186,13 @@ def _module(node: fx.Node) -> nn.Module | None:
         return None
     wanted = _ARGUMENTS.get(name, ())
     given = dict(zip(wanted, node.args[1:], strict=False)) | {k: v for k, v in node.kwargs.items() if k in wanted}
-    if name in ("clamp", "clip"):
-        low, high = given.get("min"), given.get("max")
-        both = isinstance(low, int | float) and isinstance(high, int | float)
-        return nn.Hardtanh(float(low), float(high)) if both else None  # type: ignore[arg-type]
+    if _MODULES[name] is nn.Hardtanh and name != "hardtanh":
+        bounds = {"min": -math.inf, "max": math.inf} | {key: value for key, value in given.items() if value is not None}
+        low, high = bounds["min"], bounds["max"]
+        numbers = isinstance(low, int | float) and isinstance(high, int | float)
+        return nn.Hardtanh(float(low), float(high)) if numbers else None  # type: ignore[arg-type]
+    if name == "abs":
+        return nn.LeakyReLU(-1.0)
     if any(isinstance(value, fx.Node) for value in given.values()):
         return None
     return _MODULES[name](**given)

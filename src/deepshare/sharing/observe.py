@@ -148,10 +148,19 @@ def like(model: nn.Module) -> Tensor:
     return next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
 
 
+def image_channels(model: nn.Module) -> int | None:
+    """Channels that the first convolution of a network takes."""
+    return next((module.in_channels for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+
+
 def other_channels(model: nn.Module, size: Sequence[int]) -> str | None:
-    """Cure for images of another number of channels than the first convolution takes; None where that is not it."""
+    """Cure for inputs of another shape than the first convolution takes; None where that is not it."""
     for path, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
+            if len(size) != 3:
+                return (
+                    f"{path or 'it'} takes images (N, C, H, W): give the batch first, and (C, H, W) as the input size"
+                )
             takes, has = module.in_channels, size[0]
             if takes == has:
                 return None
@@ -263,7 +272,7 @@ class _Recorder(TorchFunctionMode):
             self.note_rereads((args, kwargs))
         if func in RELU_FUNCTIONS:
             return self._relu(func, *args, **kwargs)
-        result = func(*args, **kwargs)
+        result = _normalised(*args, **kwargs) if func is F.batch_norm else func(*args, **kwargs)
         self._feed(result, () if name.rstrip("_") in _ENDS else self._layers_of((args, kwargs)))
         if func in ADD_FUNCTIONS and sum(isinstance(a, Tensor) and a.dim() >= 3 for a in args) == 2:
             self.adds.add(self._caller())
@@ -312,6 +321,13 @@ class _Recorder(TorchFunctionMode):
             self.others.append(Comparison(self._caller(), "relu6" if bounded else name.strip("_"), count // BATCH))
 
 
+def _normalised(input: Tensor, running_mean: Tensor | None = None, *rest: Any, **others: Any) -> Tensor:
+    """The result of batch normalisation, which torch itself derives in many slow steps on the meta device."""
+    if running_mean is not None and input.dim() > 1 and running_mean.shape == input.shape[1:2]:
+        return torch.empty_like(input)
+    return F.batch_norm(input, running_mean, *rest, **others)
+
+
 def _outline(value: Any) -> Any:
     """Keep the containers and Nones of a value and replace everything else by an ellipsis."""
     if isinstance(value, dict):
@@ -343,5 +359,17 @@ def _comparisons(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], resul
         kernel = kwargs.get("kernel_size", args[1] if len(args) > 1 else 1)
         window = math.prod(kernel) if isinstance(kernel, Sequence) else int(kernel) ** (source.dim() - 2)
         yield (window - 1) * out.numel()
-    elif name.startswith("adaptive_max_pool") or name in _REDUCTIONS:
-        yield max(source.numel() - out.numel(), 0)
+    elif name.startswith("adaptive_max_pool"):
+        # Along the last dimension first, all windows as long as the longest.
+        sizes = list(source.shape)
+        for d in range(source.dim() - 1, 1, -1):
+            size, sizes[d] = sizes[d], out.shape[d]
+            longest = max(-(-(o + 1) * size // sizes[d]) - o * size // sizes[d] for o in range(sizes[d]))
+            yield (longest - 1) * math.prod(sizes)
+    elif name in _REDUCTIONS:
+        # Halved until one entry is left; of an odd number the middle one is in both halves.
+        dim, sizes = kwargs.get("dim", args[1] if len(args) > 1 else ()), list(source.shape)
+        for d in [dim] if isinstance(dim, int) else dim or range(source.dim()):
+            while sizes[d] > 1:
+                sizes[d] = (sizes[d] + 1) // 2
+                yield math.prod(sizes)

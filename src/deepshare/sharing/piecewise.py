@@ -5,6 +5,7 @@ computes the same up to rounding. To replace smooth activations by ReLUs is anot
 """
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError, UnsupportedModelError
-from deepshare.sharing.functions import Make, replace_functions
+from deepshare.sharing.functions import Make, is_stateless, replace_functions
 from deepshare.sharing.sites import BoundReLU, PoolReLU
 
 MaxPool = Literal["exact", "shared", "avg"]
@@ -24,18 +25,23 @@ _RECTIFIED = frozenset(
 
 
 class Clamped(nn.Module):
-    """x between two numbers: low + relu(x - low) - relu(x - high)."""
+    """x between two numbers: low + relu(x - low) - relu(x - high); without the ReLU of a bound that is infinite."""
 
     def __init__(self, low: float, high: float) -> None:
         super().__init__()
         self.bounds = low, high
-        self.low, self.high = nn.ReLU(), BoundReLU()
+        if low > -math.inf:
+            self.low = nn.ReLU()
+        if high < math.inf:
+            self.high = BoundReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         """Clamp x."""
         low, high = self.bounds
-        y: Tensor = self.low(x - low if low else x) - self.high(x - high)
-        return y + low if low else y
+        y: Tensor = self.low(x - low if low else x) if low > -math.inf else x
+        if high < math.inf:
+            y = y - self.high(x - high)
+        return y + low if low and low > -math.inf else y
 
 
 class HardSigmoid(nn.Module):
@@ -132,8 +138,8 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 def piecewise_to_relu(model: nn.Module) -> nn.Module:
     """Return a copy of a model with ReLUs for ReLU6, Hardtanh, Hardsigmoid, Hardswish, LeakyReLU, RReLU and PReLU.
 
-    It computes the same up to rounding, and keeps the keys of the state_dict. Functions, such as F.hardswish, become
-    modules of the block that calls them.
+    It computes the same up to rounding (RReLU as in evaluation), and keeps the keys of the state_dict. Functions, such
+    as F.hardswish, clamp and abs, become modules of the block that calls them.
 
     Example:
         >>> from deepshare import find_sites
@@ -193,6 +199,8 @@ def _piecewise(module: nn.Module) -> nn.Module | None:
             return HardSwish()
         case nn.LeakyReLU():
             return LeakyReLU(module.negative_slope)
+        case nn.RReLU():
+            return LeakyReLU((module.lower + module.upper) / 2)
         case nn.PReLU():
             return PReLU(module.weight)
     return None
@@ -224,7 +232,7 @@ def _averaged(module: nn.Module) -> nn.Module | None:
 
 def _plain(pool: nn.MaxPool2d) -> nn.MaxPool2d:
     if pool.dilation not in (1, (1, 1)) or pool.return_indices:
-        raise UnsupportedModelError("it has a dilation, or returns indices: use plain max-pooling")
+        raise UnsupportedModelError("max-pooling with a dilation, or with indices: leave them out")
     return pool
 
 
@@ -234,15 +242,17 @@ def _replaced(model: nn.Module, makes: Sequence[Make]) -> nn.Module:
     made: dict[nn.Module, nn.Module] = {}
     for make in makes:
         for path, module in list(result.named_modules(remove_duplicate=False)):
-            if path and module not in made:
-                try:
-                    new = make(module)
-                except UnsupportedModelError as error:
-                    raise UnsupportedModelError(f"{path.removeprefix('0.')}: {error}") from error
-                if new is not None:
+            if not path:
+                continue
+            try:
+                new = make(module)
+            except UnsupportedModelError as error:
+                raise UnsupportedModelError(f"{path.removeprefix('0.')}: {error}") from error
+            if new is not None:
+                # Under two paths it becomes two modules, whose sites differ, unless it has parameters to share.
+                if module not in made or is_stateless(new):
                     made[module] = new.train(module.training)
-            if module in made:
                 result.set_submodule(path, made[module])
     for path, module in list(result[0].named_modules()):
-        replace_functions(module, path, makes)
+        replace_functions(module, path, makes, {type(new) for new in made.values()})
     return result[0]

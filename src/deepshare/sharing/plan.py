@@ -1,22 +1,20 @@
-"""Plans: groups of sites that share gates, and their numbers of prototypes."""
+"""Plans: groups of sites that share gates, their numbers of prototypes, and the versioned JSON file of a plan."""
 
-import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from torch import nn
-
-from deepshare.errors import BudgetError, PlanError, PlanMismatchError, UnsupportedModelError
-from deepshare.sharing import budget as budgets
-from deepshare.sharing import plan_file
-from deepshare.sharing.sites import Site, Sites, find_sites
+from deepshare.errors import PlanError, PlanMismatchError, reason
+from deepshare.files import write_atomically
+from deepshare.sharing.sites import Kind, Site, Sites
 from deepshare.text import table
 
+FORMAT = "deepshare-plan"
+VERSION = 3  # 2 has patches, 3 has leaders; a plan is written in the oldest version that can express it
+
 Pi = Literal["round-robin", "contiguous", "learned"]
-Grouping = Literal["consecutive", "stage"]
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Serialise the plan to versioned JSON."""
-        return plan_file.dump({"gates": self.gates, **asdict(self)})
+        return _dump({"gates": self.gates, **asdict(self)})
 
     @staticmethod
     def from_json(text: str) -> "Plan":
@@ -137,7 +135,7 @@ class Plan:
         Raises:
             PlanError: The text is not a plan, is of a newer version, or is inconsistent.
         """
-        fields = plan_file.parse(text)
+        fields = _parse(text)
         gates, groups = fields.pop("gates"), tuple(Group(**group) for group in fields.pop("groups"))
         plan = Plan(groups=groups, **fields)
         if plan.gates != gates or not plan.gates <= plan.budget <= plan.neurons:
@@ -149,12 +147,21 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file atomically."""
-        plan_file.save(self.to_json(), Path(path))
+        try:
+            write_atomically(Path(path), self.to_json().encode())
+        except OSError as error:
+            raise PlanError(
+                f"cannot write {path}: {error.strerror}: give a file in a folder that can be written"
+            ) from error
 
     @staticmethod
     def load(path: str | Path) -> "Plan":
         """Read a plan from a file."""
-        text = plan_file.load(Path(path))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not text"
+            raise PlanError(f"cannot read {path}: {why}: give a file that deepshare plan wrote") from error
         try:
             return Plan.from_json(text)
         except PlanError as error:
@@ -182,161 +189,9 @@ class Plan:
         return f"{table(header, rows, '><<>><>>')}\n{total}{spare}; {sites}"
 
 
-def plan(
-    model: nn.Module,
-    input_size: Sequence[int],
-    budget: int | str,
-    weights: Mapping[str, float] | None = None,
-    *,
-    layer_sharing: bool = True,
-    max_group: int | None = None,
-    per_block: bool = False,
-    groups: Grouping = "consecutive",
-    mapping: Pi = "round-robin",
-    affine: bool = True,
-    patch: int = 1,
-    leaders: Collection[str] = (),
-    exact_pools: bool = False,
-) -> Plan:
-    """Plan the sharing of a network's gates within a budget.
-
-    Args:
-        model: Any network; it is not modified.
-        input_size: Size of one input without the batch, such as (3, 32, 32).
-        budget: Number of gates, such as 6000, or a percentage of all ReLUs, such as "1.2%".
-        weights: Weight of each site in the division of the budget, by name; the weight of a group is the sum over its
-            sites. By default every group gets the same fraction of its channels.
-        layer_sharing: Group consecutive sites of equal shape; otherwise each site is its own group.
-        max_group: Maximum number of sites in a group.
-        per_block: End a group with its residual block.
-        groups: Group consecutive sites of equal shape, as in the paper, or all of a stage, where other sites may come
-            between them. A stage is a run of sites with maps of one size.
-        mapping: Assignment of replicates to prototypes.
-        affine: Give every channel its own alpha and beta.
-        patch: Side of square patches whose neurons also share a gate; a smaller map is one patch.
-        leaders: Sites that lead their groups instead of the first; sites before them become linear.
-        exact_pools: Max-pooling that `maxpool_to_relu` wrote as ReLUs keeps all its gates, beyond the budget.
-
-    Raises:
-        UnsupportedModelError: The model has no ReLU or does not run on this input size.
-        BudgetError: The budget cannot be met, or the weights do not fit the sites.
-    """
-    sites = find_sites(model, input_size)
-    kept = tuple(site for site in sites if exact_pools and site.compares == "pool")
-    _check_any(model, sites, len(sites) - len(kept))
-    runs = group_sites(sites, max_group=max_group if layer_sharing else 1, per_block=per_block, groups=groups)
-    whole = [run[0] in kept for run in runs]
-    open_runs = [run for run, exact in zip(runs, whole, strict=True) if not exact]
-    shares = _weights(open_runs, weights)
-    pooled = sum(site.neurons for site in kept)
-    gates = budgets.parse(budget, sites.neurons - pooled)
-    if patch < 1:
-        raise BudgetError(f"patch {patch} is too small: give a side of 1 or more")
-    sides = [1 if exact else min(patch, run[0].height, run[0].width) for run, exact in zip(runs, whole, strict=True)]
-    units = [patches(run[0], side) for run, side, exact in zip(runs, sides, whole, strict=True) if not exact]
-    counts = iter(budgets.split(units, [run[0].channels for run in open_runs], shares, gates))
-    prototypes = [run[0].channels if exact else next(counts) for run, exact in zip(runs, whole, strict=True)]
-    made = tuple(Group(*group) for group in zip(prototypes, runs, sides, _leads(runs, leaders), strict=True))
-    return Plan(sites.input_size, gates + pooled, made, mapping, affine)
-
-
-_SMOOTH = frozenset({"elu", "selu", "celu"})  # compare, and are no ReLUs
-
-
-def _check_any(model: nn.Module, sites: Sites, shareable: int) -> None:
-    """Check that there is a gate to share."""
-    if shareable:
-        return
-    found = {other.what for other in sites.others}
-    linear = found - _SMOOTH
-    cures = [
-        "turn its ReLU6 into ReLU first, with relu6_to_relu or --relu6-to-relu" if "relu6" in found else "",
-        "write its activations as ReLUs first, with piecewise_to_relu or --piecewise-to-relu" if linear else "",
-        "if its activations are smooth, turn them into ReLUs first, with smooth_to_relu or --smooth-to-relu",
-    ]
-    cure = next(filter(None, cures))
-    raise UnsupportedModelError(f"{type(model).__name__} calls no ReLU, so there is no gate to share: {cure}")
-
-
 def patches(site: Site, side: int) -> int:
     """Patches of one channel: the gates of one prototype."""
     return -(-site.height // side) * -(-site.width // side)
-
-
-def group_sites(
-    sites: Sequence[Site],
-    *,
-    max_group: int | None = None,
-    per_block: bool = False,
-    groups: Grouping = "consecutive",
-) -> list[tuple[Site, ...]]:
-    """Split the sites into runs of equal shape; bounds and comparisons of max-pooling are alone."""
-    if max_group is not None and max_group < 1:
-        raise BudgetError(f"max_group {max_group} is too small: give 1 or more")
-    if groups == "stage":
-        return _stages(sites, max_group, per_block)
-    if groups != "consecutive":
-        raise PlanError(f"groups {groups!r} is unknown: give {', '.join(get_args(Grouping))}")
-    runs: list[list[Site]] = [[sites[0]]]
-    for before, site in pairwise(sites):
-        full = max_group is not None and len(runs[-1]) == max_group
-        alone = site.compares != "sign" or before.compares != "sign"
-        if site.shape != before.shape or full or alone or (per_block and site.block != before.block):
-            runs.append([])
-        runs[-1].append(site)
-    return [tuple(run) for run in runs]
-
-
-def _stages(sites: Sequence[Site], max_group: int | None, per_block: bool) -> list[tuple[Site, ...]]:
-    """For each shape of a stage its sites, in the order of the first of them."""
-    if per_block:
-        raise PlanError("per_block ends groups with their block and groups 'stage' does not: give one of them")
-    runs: list[list[Site]] = []
-    latest: dict[tuple[int, int, int], list[Site]] = {}
-    for before, site in zip([None, *sites], sites, strict=False):
-        if before is not None and (site.height, site.width) != (before.height, before.width):
-            latest = {}
-        run = latest.get(site.shape)
-        if run is None or site.compares != "sign" or len(run) == max_group:
-            run = []
-            runs.append(run)
-            if site.compares == "sign":
-                latest[site.shape] = run
-        run.append(site)
-    return [tuple(run) for run in runs]
-
-
-def _leads(runs: Sequence[Sequence[Site]], leaders: Collection[str]) -> list[int]:
-    unknown = set(leaders) - {site.name for run in runs for site in run}
-    if unknown:
-        raise PlanError(f"no site is named {', '.join(sorted(unknown))}: give sites of the network as leaders")
-    led = [[place for place, site in enumerate(run) if site.name in leaders] or [0] for run in runs]
-    if any(len(places) > 1 for places in led):
-        raise PlanError("two leaders belong to one group: give at most one per group")
-    return [place for (place,) in led]
-
-
-def _weights(runs: Sequence[Sequence[Site]], weights: Mapping[str, float] | None) -> list[float]:
-    if weights is None:
-        return [float(run[0].neurons) for run in runs]
-    check_weights(weights, [site.name for run in runs for site in run])
-    return [sum(weights[site.name] for site in run) for run in runs]
-
-
-def check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
-    """Check that there is one weight for each site.
-
-    Raises:
-        BudgetError: A weight is missing, or no site has its name.
-    """
-    missing = [name for name in names if name not in weights]
-    unknown = [name for name in weights if name not in names]
-    if missing or unknown:
-        hint = [f"{name} (nearest: {n})" for name in unknown for n in difflib.get_close_matches(name, names, 1, 0)]
-        said = [f"no weight for {', '.join(missing)}"] * bool(missing) + [f"no site is named {', '.join(hint)}"] * bool(
-            unknown
-        )
-        raise BudgetError(f"the weights do not fit the sites: {'; '.join(said)}: give one weight for each site")
 
 
 def _differences(groups: Sequence[Group], found: Sequence[Site]) -> Iterator[str]:
@@ -381,3 +236,97 @@ def _followers(group: Group) -> str:
 def _bar(share: float) -> str:
     eighths = max(1, round(share * 80))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _dump(plan: dict[str, Any]) -> str:
+    """Serialise the fields of a plan, with groups and sites as dictionaries, to JSON text."""
+    groups = plan["groups"]
+    version = 3 if any(group["lead"] for group in groups) else 2 if any(group["patch"] > 1 for group in groups) else 1
+    content = {"format": FORMAT, "version": version, **plan}
+    content["groups"] = [_entry(group, version) for group in groups]
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Parse JSON text into the fields of a plan, with sites as `Site`; every value is validated on its own.
+
+    Raises:
+        PlanError: The text is not a plan, is of a newer version, or has an invalid value.
+    """
+    content = _object(text)
+    _expect(content, {"version": int})
+    version = content["version"]
+    if version > VERSION:
+        raise PlanError(f"it has version {version} and this deepshare reads up to version {VERSION}: update deepshare")
+    _expect(content, {"input_size": list, "budget": int, "groups": list, "mapping": str, "affine": bool, "gates": int})
+    for group in content["groups"]:
+        _expect(group, _group_types(version))
+        for site in group["sites"]:
+            _expect(site, _SITE_TYPES)
+            if site["kind"] not in get_args(Kind):
+                raise PlanError(f"{site['name']} is reached as {site['kind']!r}: make the plan again")
+    size = content["input_size"]
+    if not content["groups"] or not size or not all(isinstance(n, int) and n > 0 for n in size):
+        raise PlanError("the plan has no group or an invalid input size: make it again with deepshare plan")
+    groups = [
+        {
+            "prototypes": group["prototypes"],
+            "sites": tuple(Site(**{name: site[name] for name in _SITE_TYPES}) for site in group["sites"]),
+            "patch": group["patch"] if version > 1 else 1,
+            "lead": _lead(group) if version > 2 else 0,
+        }
+        for group in content["groups"]
+    ]
+    kept = {key: content[key] for key in ("budget", "mapping", "affine", "gates")}
+    return {**kept, "input_size": tuple(size), "groups": groups}
+
+
+_SITE_TYPES: dict[str, type] = {
+    "name": str,
+    "channels": int,
+    "height": int,
+    "width": int,
+    "kind": str,
+    "block": str,
+}
+
+
+def _group_types(version: int) -> dict[str, type]:
+    types = {"prototypes": int, "sites": list, "patch": int, "leader": str}
+    return dict(list(types.items())[: version + 1])
+
+
+def _entry(group: dict[str, Any], version: int) -> dict[str, Any]:
+    sites = [{name: site[name] for name in _SITE_TYPES} for site in group["sites"]]
+    entry = {"prototypes": group["prototypes"], "sites": sites}
+    if version > 1:
+        entry["patch"] = group["patch"]
+    if version > 2:
+        entry["leader"] = group["sites"][group["lead"]]["name"]
+    return entry
+
+
+def _lead(group: dict[str, Any]) -> int:
+    names = [site["name"] for site in group["sites"]]
+    return names.index(group["leader"]) if group["leader"] in names else -1
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PlanError(
+            f"not valid JSON ({reason(error)}), so it is damaged or truncated: make it again with deepshare plan"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise PlanError("not a plan: give a file that deepshare plan wrote")
+    return content
+
+
+def _expect(content: Any, types: dict[str, type]) -> None:
+    for key, kind in types.items():
+        value = content.get(key) if isinstance(content, dict) else None
+        possible = type(value) is kind and (not isinstance(value, int) or isinstance(value, bool) or value >= 1)
+        if not possible:
+            wanted = {int: "a whole number of 1 or more", list: "a list", str: "text", bool: "true or false"}[kind]
+            raise PlanError(f"{key} is {value!r}, not {wanted}: make the plan again with deepshare plan")

@@ -38,8 +38,8 @@ class Site:
         kind: "module", an nn.ReLU called once; "reused", one called several times; or "function".
         block: Path of its residual block, the innermost module that adds; "" outside of one.
         compares: "sign", as a ReLU does; "bound", with another number than zero; or "pool", two neighbours. The gates
-            of the last two mean nothing to other sites, so that each leads a group of its own. Not in files: there
-            the groups tell.
+            of the last two mean nothing to other sites, so that each leads a group of its own. Files do not
+            store it, since the groups imply it.
     """
 
     name: str
@@ -174,11 +174,17 @@ def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
     return Sites(check_input_size(input_size), places, seen.others)
 
 
+_LAYOUTS = {
+    2: "after one-dimensional layers write it as maps of height 1 (unsqueeze(2), Conv2d with kernels 1xK)",
+    4: "volumes and three-dimensional convolutions are not supported",
+}
+
+
 def _check(model: nn.Module, seen: Observation) -> None:
     problems = [
         f"{call.relu or call.caller or 'the model'}: its ReLU sees an input of shape "
         f"(N, {', '.join(map(str, call.shape))}), but gates are shared across the channels of (N, C, H, W) or (N, C): "
-        "permute it to that layout"
+        + _LAYOUTS.get(len(call.shape), "permute it to that layout")
         for call in seen.calls
         if len(call.shape) not in (1, 3)
     ]

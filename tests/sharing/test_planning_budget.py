@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepshare.errors import BudgetError
-from deepshare.sharing.budget import parse, split
+from deepshare.sharing.planning import parse_budget, split_budget
 
 RESNET = {"units": [1024, 256, 64, 16], "caps": [64, 128, 256, 512]}
 TINY = {"units": [4096, 1024, 256, 64], "caps": [64, 128, 256, 512]}
@@ -36,34 +36,34 @@ def spent(units: list[int], counts: list[int]) -> int:
 )
 def test_the_paper_budgets_reach_their_feasible_sums(network: dict[str, list[int]], budget: int, exact: int) -> None:
     uniform = [float(unit * cap) for unit, cap in zip(network["units"], network["caps"], strict=True)]
-    assert spent(network["units"], split(**network, weights=uniform, budget=budget)) == exact
+    assert spent(network["units"], split_budget(**network, weights=uniform, budget=budget)) == exact
 
 
 def test_the_error_names_the_minimum() -> None:
     with pytest.raises(BudgetError, match="1,360"):
-        split(**RESNET, weights=[1, 1, 1, 1], budget=1_000)
+        split_budget(**RESNET, weights=[1, 1, 1, 1], budget=1_000)
 
 
 def test_shares_follow_the_weights() -> None:
-    assert split(units=[10, 10, 10], caps=[100, 100, 100], weights=[1, 2, 5], budget=800) == [10, 20, 50]
+    assert split_budget(units=[10, 10, 10], caps=[100, 100, 100], weights=[1, 2, 5], budget=800) == [10, 20, 50]
 
 
 def test_what_a_capped_group_leaves_goes_to_the_others_in_proportion() -> None:
-    assert split(units=[1, 1, 1], caps=[10, 100, 100], weights=[8, 1, 1], budget=50) == [10, 20, 20]
+    assert split_budget(units=[1, 1, 1], caps=[10, 100, 100], weights=[8, 1, 1], budget=50) == [10, 20, 20]
 
 
 def test_a_group_without_weight_keeps_one_channel() -> None:
-    assert split(units=[4, 1], caps=[8, 100], weights=[0, 1], budget=64) == [1, 60]
+    assert split_budget(units=[4, 1], caps=[8, 100], weights=[0, 1], budget=64) == [1, 60]
 
 
 def test_a_group_without_weight_gets_what_nobody_else_can_take() -> None:
-    assert split(units=[4, 1], caps=[8, 10], weights=[0, 1], budget=42) == [8, 10]
+    assert split_budget(units=[4, 1], caps=[8, 10], weights=[0, 1], budget=42) == [8, 10]
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
 def test_impossible_weights_are_refused(weight: float) -> None:
     with pytest.raises(BudgetError, match="weight"):
-        split(units=[1, 1], caps=[5, 5], weights=[1.0, weight], budget=6)
+        split_budget(units=[1, 1], caps=[5, 5], weights=[1.0, weight], budget=6)
 
 
 groups = st.lists(
@@ -80,8 +80,8 @@ def test_whole_channels_within_bounds_and_nothing_left_to_spend(
     units, caps, weights = (list(column) for column in zip(*drawn, strict=True))
     minimum, maximum = sum(units), spent(units, caps)
     budget = math.floor(minimum + level * (maximum - minimum))
-    counts = split(units, caps, weights, budget)
-    assert counts == split(units, caps, weights, budget)
+    counts = split_budget(units, caps, weights, budget)
+    assert counts == split_budget(units, caps, weights, budget)
     assert all(1 <= count <= cap for count, cap in zip(counts, caps, strict=True))
     left = budget - spent(units, counts)
     free = [unit for unit, count, cap in zip(units, counts, caps, strict=True) if count < cap]
@@ -91,7 +91,7 @@ def test_whole_channels_within_bounds_and_nothing_left_to_spend(
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 400))
 def test_equal_weights_and_units_differ_by_one_channel_at_most(caps: list[int], extra: int) -> None:
-    counts = split([1] * len(caps), caps, [1.0] * len(caps), len(caps) + extra)
+    counts = split_budget([1] * len(caps), caps, [1.0] * len(caps), len(caps) + extra)
     open_counts = [count for count, cap in zip(counts, caps, strict=True) if count < cap]
     assert not open_counts or max(open_counts) - min(open_counts) <= 1
 
@@ -101,11 +101,11 @@ def test_equal_weights_and_units_differ_by_one_channel_at_most(caps: list[int], 
     [(6000, 6000), ("6000", 6000), ("6,000", 6000), ("1.25%", 1536), ("100%", 122_880), (" 10 %", 12_288)],
 )
 def test_a_budget_is_a_count_or_a_share(given_: int | str, gates: int) -> None:
-    assert parse(given_, 122_880) == gates
+    assert parse_budget(given_, 122_880) == gates
 
 
 def test_a_number_of_numpy_is_a_count() -> None:
-    assert parse(np.int64(6000), 122_880) == 6000  # type: ignore[arg-type]
+    assert parse_budget(np.int64(6000), 122_880) == 6000  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -114,5 +114,5 @@ def test_a_number_of_numpy_is_a_count() -> None:
 )
 def test_a_budget_that_is_none(given_: object) -> None:
     with pytest.raises(BudgetError) as caught:
-        parse(given_, 122_880)  # type: ignore[arg-type]
+        parse_budget(given_, 122_880)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
