@@ -68,6 +68,7 @@ def test_the_program_is_the_network_and_counts_its_gates(model: nn.Module) -> No
     assert again.comparisons == program.comparisons and outline.digest(again) == outline.digest(program)
 
 
+@pytest.mark.usefixtures("parties_are_threads")
 @pytest.mark.parametrize("engine", ["crypten", "gateshare"])
 def test_privately(model: nn.Module, engine: str) -> None:
     if engine == "crypten" and find_spec("crypten") is None:

@@ -137,6 +137,7 @@ class Constants(nn.Module):
         self.register_buffer("places", torch.randn(1, 2, 8, 9))
         self.wider = nn.ConvTranspose2d(2, 4, 3, 2, 1, output_padding=1, groups=2, dilation=2)
         self.line, self.features = nn.Conv1d(2, 3, 3, 2, 1), nn.Linear(9, 5)
+        self.matrix = nn.Parameter(torch.randn(80, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(self, x)
@@ -164,8 +165,18 @@ MAP = 2 * 8 * 9
         (lambda m, x: x.roll(2, 3), 0),
         (lambda m, x: x.sum(1, keepdim=True), 0),
         (lambda m, x: torch.stack([x, -x], 1).sum(1), 0),
+        (lambda m, x: torch.stack([x, -x], -1).flatten(1), 0),
+        (lambda m, x: x.mean(1, keepdim=True) + x.mean((1, 2))[:, None, None], 0),
+        (lambda m, x: x.mean(3), 0),
+        (lambda m, x: x.sum((1, 3)) + x.flatten(1).sum(1, keepdim=True), 0),
+        (lambda m, x: x.mean((2, 3)) * m.scale.flatten() + m.places[:, :, 0, 0], 0),
+        (lambda m, x: (x @ m.features.weight.T).flatten(1) @ m.matrix, 0),
+        (lambda m, x: torch.addmm(m.matrix[0], x[:, 0, 0, :1], m.matrix[:1], beta=2), 0),
+        (lambda m, x: F.avg_pool1d(x.flatten(2), 5, 3, 1) + F.adaptive_avg_pool1d(x.flatten(2), 24), 0),
+        (lambda m, x: F.avg_pool1d(x.flatten(2), 5, 4, ceil_mode=True, count_include_pad=False), 0),
         (lambda m, x: F.channel_shuffle(torch.cat([x, -x], 1), 2), 0),
         (lambda m, x: F.pixel_shuffle(torch.cat([x, -x], 1), 2), 0),
+        (lambda m, x: F.pixel_unshuffle(x[:, :, :, 1:], 2), 0),
         (lambda m, x: x * m.scale + m.places, 0),
         (lambda m, x: m.places * x - 3, 0),
         (lambda m, x: m.one - x / 3, 0),
@@ -185,7 +196,12 @@ MAP = 2 * 8 * 9
         (lambda m, x: F.max_pool2d(x, 3, 2, 0, 1, True), 192),
         (lambda m, x: F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=-torch.inf), 3, 2), 208),
         (lambda m, x: F.max_pool2d(x, (2, 3), dilation=2), 76),
+        (lambda m, x: F.max_pool2d(x, 3, 2, 1, dilation=2, ceil_mode=True), 192),
+        (lambda m, x: F.max_pool1d(x.flatten(2), 3, 2, 1), 2 * 2 * 36),
         (lambda m, x: F.adaptive_max_pool2d(x, (4, 3)), 120),
+        (lambda m, x: F.adaptive_max_pool2d(x, (3, 2)), 2 * (8 * 2 * 4 + 3 * 2 * 3)),
+        (lambda m, x: x.max(1)[0] + x.min(dim=1, keepdim=True).values.flatten(1, 2), MAP),
+        (lambda m, x: torch.maximum(x, m.scale) + torch.min(m.one, x), 2 * MAP),
         (lambda m, x: x.amax((2, 3)), 2 * (9 * (4 + 2 + 1) + 5 + 3 + 2 + 1)),
     ],
 )
@@ -242,11 +258,16 @@ def test_what_nobody_reads_is_left_out_but_leaders_stay() -> None:
         (lambda x: x / x, "a division by what depends on the image"),
         (lambda x: x[:1], "a slice across images"),
         (lambda x: F.pad(x, (1, 1), mode="constant", value=torch.inf), "not finite"),
-        (lambda x: x.max(), "a maximum of one tensor"),
+        (lambda x: x.max(), "a maximum across images"),
+        (lambda x: x.sum(), "a mean or a sum across images"),
+        (lambda x: x.max(1)[1].double() + x[:, 0], "the place of a maximum is read"),
+        (lambda x: x.flatten(2) @ x.flatten(2).mT, "several tensors that depend on the image"),
+        (lambda x: F.log_softmax(x, 1), "calls log_softmax.*and this at the end"),
         (lambda x: x**3, "a power other than the square"),
         (lambda x: x[:, None] + x, "different numbers of dimensions"),
         (lambda x: F.interpolate(x, size=4, mode="bicubic"), "interpolation bicubic"),
-        (lambda x: x.mean(1), "a mean over dimensions"),
+        (lambda x: x.mean(0), "a mean or a sum across images"),
+        (lambda x: x.mean(3).mean(2), "a mean of means: take one mean over all their dimensions"),
         (lambda x: (x, x), "returns tuple"),
         (lambda x: x.reshape(-1), "a reshape across images"),
         (lambda x: x.transpose(0, 1), "a permutation across images"),

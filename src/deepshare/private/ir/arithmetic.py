@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepshare.private.ir.calls import Chain, TracedCall, handles
-from deepshare.private.ir.program import Add, Affine, GatedActivation, Multiply, Operation, Subtract
+from deepshare.private.ir.calls import Chain, Result, TracedCall, handles
+from deepshare.private.ir.program import Add, Affine, GatedActivation, Input, Multiply, Operation, Subtract
 
 IntOrPair = int | Sequence[int]
 Bound = float | Tensor | None
@@ -110,27 +110,31 @@ def _neg(call: TracedCall, input: Tensor) -> Chain:
 
 def _affine(call: TracedCall, x: Tensor, scale: Any, shift: Any) -> Chain:
     """scale x + shift: numbers of the code are public, tensors are the server's."""
-    chain, values = Chain(call), (scale, shift)
+    chain = Chain(call)
     if x.dim() != len(call.shape) + 1:
         raise call.refuse("a constant with more dimensions than the tensor", "reshape one of them first")
     source = chain.expand(call.inputs[0], x.shape[1:], call.shape)
+    _scaled(call, chain, source, len(x), scale, shift)
+    return chain
+
+
+def _scaled(call: TracedCall, chain: Chain, source: int, images: int, scale: Any, shift: Any) -> int:
+    """scale x + shift of what has the shape of the result."""
+    values = (scale, shift)
     if not any(isinstance(value, Tensor) for value in values):
         ones = torch.ones(call.shape[0], dtype=torch.float64)
-        chain.norm(source, call.shape, float(scale) * ones, float(shift) * ones, public=True)
-        return chain
-    whole = [torch.as_tensor(v, dtype=torch.float64).detach().expand(len(x), *call.shape) for v in values]
+        return chain.norm(source, call.shape, float(scale) * ones, float(shift) * ones, public=True)
+    whole = [torch.as_tensor(v, dtype=torch.float64).detach().expand(images, *call.shape) for v in values]
     if not all(bool((value == value[:1]).all()) for value in whole):
         raise call.refuse("a constant that differs between images", "keep the batch out of it")
-    first = [value[0] for value in whole]
-    if all(bool((value == value.flatten(1)[:, 0].view(-1, *[1] * (value.dim() - 1))).all()) for value in first):
-        a, b = (value.flatten(1)[:, 0].contiguous() for value in first)
-        chain.norm(source, call.shape, a, b)
-        return chain
-    flat = (first[0].numel(), 1, 1)
-    a, b = (value.flatten() for value in first)
+    rows = [value[0].reshape(len(value[0]), -1) for value in whole]
+    if all(bool((row == row[:, :1]).all()) for row in rows):
+        a, b = (row[:, 0].contiguous() for row in rows)
+        return chain.norm(source, call.shape, a, b)
+    flat = (rows[0].numel(), 1, 1)
+    a, b = (row.flatten() for row in rows)
     number = chain.norm(chain.reshape(source, call.shape, flat), flat, a, b)
-    chain.reshape(number, flat, call.shape)
-    return chain
+    return chain.reshape(number, flat, call.shape)
 
 
 @handles("relu", "relu_")
@@ -241,26 +245,55 @@ def _minimum(call: TracedCall, input: Any, other: Any) -> Chain:
 
 
 @handles("max", several=True)
-def _max(call: TracedCall, input: Any, other: Any = None, keepdim: bool = False, dim: Any = None) -> Chain:
-    return _extreme(call, input, other, largest=True)
+def _max(call: TracedCall, input: Any, other: Any = None, keepdim: bool = False, dim: Any = None) -> Result:
+    return _extreme_along(call, input, other if dim is None else dim, largest=True)
 
 
 @handles("min", several=True)
-def _min(call: TracedCall, input: Any, other: Any = None, keepdim: bool = False, dim: Any = None) -> Chain:
-    return _extreme(call, input, other, largest=False)
+def _min(call: TracedCall, input: Any, other: Any = None, keepdim: bool = False, dim: Any = None) -> Result:
+    return _extreme_along(call, input, other if dim is None else dim, largest=False)
+
+
+def _extreme_along(call: TracedCall, input: Any, other: Any, largest: bool) -> Result:
+    """Of two tensors, or of one along a dimension: its values, and places that nothing may read."""
+    if isinstance(other, Tensor):
+        return _extreme(call, input, other, largest)
+    if other is None:
+        raise call.refuse("a maximum across images", "give its dimensions, with the batch first")
+    values = _reduced(call, input, other, largest)
+    places = Chain(call, values.next_number)
+    places.add(Input, (), call.shapes[1])
+    return [values, places]
 
 
 def _extreme(call: TracedCall, input: Any, other: Any, largest: bool) -> Chain:
-    if len(call.inputs) != 2:
-        raise call.refuse("a maximum of one tensor, or with a constant", "use amax, max-pooling or clamp")
     chain = Chain(call)
-    a, b = _spread(call, chain, input, other)
-    _best(chain, a, b, call.shape, largest)
+    if len(call.inputs) == 2:
+        a, b = _spread(call, chain, input, other)
+        _best(chain, a, b, call.shape, largest)
+        return chain
+    x, constant = (input, other) if call.depends(input) else (other, input)
+    if x.dim() != len(call.shape) + 1:
+        raise call.refuse("a constant with more dimensions than the tensor", "reshape one of them first")
+    # max(x, c) = c + relu(x - c), min(x, c) = c - relu(c - x)
+    sign = 1 if largest else -1
+    source = chain.expand(call.inputs[0], x.shape[1:], call.shape)
+    above = chain.relu(_scaled(call, chain, source, len(x), sign, -sign * constant), call.shape)
+    _scaled(call, chain, above, len(x), sign, constant)
     return chain
 
 
 @handles("amax")
 def _amax(call: TracedCall, input: Tensor, dim: Any = (), keepdim: bool = False) -> Chain:
+    return _reduced(call, input, dim, largest=True)
+
+
+@handles("amin")
+def _amin(call: TracedCall, input: Tensor, dim: Any = (), keepdim: bool = False) -> Chain:
+    return _reduced(call, input, dim, largest=False)
+
+
+def _reduced(call: TracedCall, input: Tensor, dim: Any, largest: bool) -> Chain:
     """One dimension after the other, halved until one entry is left; of an odd number the middle one is in both."""
     chain, shape, x = Chain(call), list(input.shape[1:]), call.inputs[0]
     for one in [dim] if isinstance(dim, int) else dim or range(input.dim()):
@@ -272,7 +305,7 @@ def _amax(call: TracedCall, input: Tensor, dim: Any = (), keepdim: bool = False)
             first = chain.select(x, shape, place, range(half))
             second = chain.select(x, shape, place, range(size - half, size))
             shape[place] = half
-            x = _best(chain, first, second, shape)
+            x = _best(chain, first, second, shape, largest)
     chain.reshape(x, shape, call.shape)
     return chain
 
@@ -295,40 +328,64 @@ def _max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Chain:
+    _check_pool(call, 3)
     kernel, pads, spread = pair(kernel_size), pair(padding), pair(dilation)
-    return _pooled(call, input, kernel, pair(stride) if stride else kernel, pads, spread)
+    options = zip(kernel, pair(stride) if stride else kernel, pads, spread, strict=True)
+    sizes = zip(input.shape[2:], call.shape[1:], strict=True)
+    return _pooled(call, input, [_windows(*ends, *one) for ends, one in zip(sizes, options, strict=True)])
+
+
+@handles("max_pool1d", "max_pool1d_with_indices")
+def _max_pool1d(
+    call: TracedCall,
+    input: Tensor,
+    kernel_size: IntOrPair,
+    stride: IntOrPair | None = None,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Chain:
+    _check_pool(call, 2)
+    options = (pair(value)[0] for value in (kernel_size, stride or kernel_size, padding, dilation))
+    return _pooled(call, input, [_windows(input.shape[2], call.shape[1], *options)])
 
 
 @handles("adaptive_max_pool2d")
 def _adaptive_max_pool2d(call: TracedCall, input: Tensor, output_size: Any, return_indices: bool = False) -> Chain:
-    height, width = (size // out for size, out in zip(input.shape[2:], call.shape[1:], strict=True))
-    if (height * call.shape[1], width * call.shape[2]) != tuple(input.shape[2:]):
-        raise call.refuse("adaptive max-pooling with windows of unequal size", "use an output that divides the map")
-    return _pooled(call, input, (height, width), (height, width), (0, 0), (1, 1))
+    _check_pool(call, 3)
+    windows = []
+    for size, out in zip(input.shape[2:], call.shape[1:], strict=True):
+        first = torch.arange(out) * size // out
+        last = -(-(torch.arange(out) + 1) * size // out) - 1
+        # A window that is smaller than others has its last entry twice.
+        windows.append([torch.minimum(first + j, last) for j in range(int((last - first).max()) + 1)])
+    return _pooled(call, input, windows)
 
 
-def _pooled(
-    call: TracedCall,
-    input: Tensor,
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-) -> Chain:
-    """The largest of each window: first along rows, whose maxima neighbouring windows share, then along columns.
-
-    Beyond the edge the map goes on as it ends: that entry is in the window anyway, so it changes no maximum.
-    """
-    if call.shapes[1:] or len(call.shape) != 3:
+def _check_pool(call: TracedCall, dimensions: int) -> None:
+    if call.shapes[1:] or len(call.shape) != dimensions:
         raise call.refuse("max-pooling with indices, or of no images", "pool (N, C, H, W) and return values only")
+
+
+def _windows(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> list[Tensor]:
+    """For each entry of a window its place, for all windows along a dimension.
+
+    Beyond the edge a window has its nearest entry inside once more, which changes no maximum.
+    """
+    places = (torch.arange(kernel) * dilation)[:, None] + torch.arange(out) * stride - padding
+    before, after = (-(outside // dilation).clamp(max=0) for outside in (places, size - 1 - places))
+    return list(places + (before - after) * dilation)
+
+
+def _pooled(call: TracedCall, input: Tensor, windows: Sequence[Sequence[Tensor]]) -> Chain:
+    """The largest of each window: first along rows, whose maxima neighbouring windows share, then along columns."""
     chain, shape, x = Chain(call), list(input.shape[1:]), call.inputs[0]
-    for axis in (2, 1):
-        size, out = shape[axis], call.shape[axis]
-        k, s, p, d = (values[axis - 1] for values in (kernel, stride, padding, dilation))
-        starts = torch.arange(out) * s - p
-        shape[axis], before, best = out, list(shape), None
-        for j in range(k):
-            entry = chain.select(x, before, axis, (starts + j * d).clamp(0, size - 1))
+    for axis in range(len(windows), 0, -1):
+        before, best = list(shape), None
+        shape[axis] = call.shape[axis]
+        for entries in windows[axis - 1]:
+            entry = chain.select(x, before, axis, entries)
             best = entry if best is None else _best(chain, best, entry, shape)
         x = x if best is None else best
     return chain

@@ -1,8 +1,8 @@
 """Traced calls, and the registry of handlers, which turn them into operations of a program.
 
 A handler gets the call that was traced and the arguments of its function. It returns the operation, or several of them
-as a `Chain`; a function with several results gets one chain for each. To support another
-function, write a handler and name the function in its decorator.
+as a `Chain`; for a function with several results, one chain each. To support another function, write a handler and name
+the function in its decorator.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class TracedCall:
 
 
 class Chain:
-    """Operations that do one call together, in order.
+    """The operations of one call, in order.
 
     Args:
         call: The call.
@@ -151,5 +151,8 @@ CURES = {
     "gelu": f"a GELU network is a teacher; take the trained network with hard gates, or {_SMOOTH}",
     **dict.fromkeys(("layer_norm", "group_norm", "instance_norm"), "train with BatchNorm"),
     **dict.fromkeys(("conv3d", "avg_pool3d", "max_pool3d"), "private inference takes images, not volumes"),
-    "softmax": "private inference has no division by a secret: return logits, and leave attention out",
+    **dict.fromkeys(
+        ("softmax", "log_softmax", "softmin"),
+        "private inference has no division by a secret: leave attention out, and this at the end (it keeps the order)",
+    ),
 }

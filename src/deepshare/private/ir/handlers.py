@@ -3,6 +3,8 @@
 The first three are functions: see `calls` for their handlers in general. An activation module is one operation.
 """
 
+import math
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -15,9 +17,10 @@ from deepshare.methods.patches import PatchReLU
 from deepshare.methods.snl import MaskedReLU
 from deepshare.methods.square import Square
 from deepshare.private.ir.arithmetic import IntOrPair, pair
-from deepshare.private.ir.calls import Chain, TracedCall, handles
+from deepshare.private.ir.calls import Chain, Result, TracedCall, handles
 from deepshare.private.ir.patches import cells_of_patches
 from deepshare.private.ir.program import (
+    Add,
     Convolution,
     GatedActivation,
     Linear,
@@ -28,6 +31,8 @@ from deepshare.private.ir.program import (
     SharedActivation,
 )
 from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
+
+_MOST_TERMS = 64  # of a sum by additions; longer ones are products with ones
 
 Leaders = dict[GateCell, int]
 """For each group of gates the number of its leader."""
@@ -64,7 +69,7 @@ def _conv2d(
 
 
 @handles("linear")
-def _linear(call: TracedCall, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operation | Chain:
+def _linear(call: TracedCall, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Result:
     if len(call.shape) == 1:
         return Linear(call.name, call.inputs, call.shape, weight.detach(), _bias(bias, weight))
     # Features that come last: a 1x1 convolution, with all other dimensions as its map.
@@ -79,6 +84,20 @@ def _linear(call: TracedCall, input: Tensor, weight: Tensor, bias: Tensor | None
     number = chain.add(Permute, [number], (places, outputs), (1, 0))
     chain.reshape(number, (places, outputs), call.shape)
     return chain
+
+
+@handles("matmul", "__matmul__", "mm")
+def _matmul(call: TracedCall, input: Tensor, other: Tensor) -> Result:
+    if not call.depends(input) or other.dim() != 2:
+        raise call.refuse("a product with a matrix from the left, or with several", "use x @ matrix, or nn.Linear")
+    return _linear(call, input, other.detach().T.contiguous())
+
+
+@handles("addmm")
+def _addmm(call: TracedCall, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Result:
+    if not call.depends(mat1) or input.dim() != 1:
+        raise call.refuse("a product with a matrix from the left, or a matrix that is added", "use nn.Linear")
+    return _linear(call, mat1, alpha * mat2.detach().T, beta * input.detach())
 
 
 @handles("conv1d")
@@ -158,11 +177,49 @@ def _batch_norm(
 
 
 @handles("mean")
-def _mean(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Operation:
+def _mean(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Operation | Chain:
+    dims = _dims(call, input, dim)
+    if input.dim() == 4 and dims == [2, 3]:
+        return _pool(call, input, [(0, input.shape[2])], [(0, input.shape[3])])
+    return _total(call, input, dims, 1 / math.prod(input.shape[d] for d in dims))
+
+
+@handles("sum")
+def _sum(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Chain:
+    dims = _dims(call, input, dim)
+    if len(dims) > 1 or input.shape[dims[0]] > _MOST_TERMS:
+        return _total(call, input, dims, 1.0)
+    (place,), chain = [d - 1 for d in dims], Chain(call)
+    slab = [1 if d == place else size for d, size in enumerate(input.shape[1:])]
+    parts = [chain.select(call.inputs[0], input.shape[1:], place, [entry]) for entry in range(input.shape[1 + place])]
+    total = parts[0]
+    for part in parts[1:]:
+        total = chain.add(Add, [total, part], slab)
+    chain.reshape(total, slab, call.shape)
+    return chain
+
+
+def _dims(call: TracedCall, input: Tensor, dim: Any) -> list[int]:
     dims = sorted(d % input.dim() for d in ([dim] if isinstance(dim, int) else dim or range(input.dim())))
-    if input.dim() != 4 or dims != [2, 3]:
-        raise call.refuse(f"a mean over dimensions {dims}", "take means over whole maps only")
-    return _pool(call, input, [(0, input.shape[2])], [(0, input.shape[3])])
+    if 0 in dims:
+        raise call.refuse("a mean or a sum across images", "give its dimensions, with the batch first")
+    return dims
+
+
+def _total(call: TracedCall, input: Tensor, dims: Sequence[int], scale: float) -> Chain:
+    """Sums over some dimensions: moved to the end, they are a map of one row, which is pooled."""
+    chain, sizes = Chain(call), input.shape[1:]
+    order = [d for d in range(len(sizes)) if d + 1 not in dims] + [d - 1 for d in dims]
+    number = call.inputs[0]
+    if order != sorted(order):
+        number = chain.add(Permute, [number], [sizes[d] for d in order], tuple(order))
+    terms = math.prod(sizes[d - 1] for d in dims)
+    maps = (sizes.numel() // terms, 1, terms)
+    number = chain.reshape(number, [sizes[d] for d in order], maps)
+    ones = torch.ones(1, terms, dtype=torch.float64)
+    number = chain.add(Resample, [number], (maps[0], 1, 1), ones[:, :1], ones, scale)
+    chain.reshape(number, (maps[0], 1, 1), call.shape)
+    return chain
 
 
 @handles("avg_pool2d")
@@ -194,12 +251,49 @@ def _overhang(windows: list[list[tuple[int, int]]], input: Tensor, pads: tuple[i
     return any(w[-1][1] > size + pad for w, size, pad in zip(windows, sizes, pads, strict=True))
 
 
+@handles("avg_pool1d")
+def _avg_pool1d(
+    call: TracedCall,
+    input: Tensor,
+    kernel_size: IntOrPair,
+    stride: IntOrPair | None = None,
+    padding: IntOrPair = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Chain:
+    k, s, p = (pair(value)[0] for value in (kernel_size, stride or kernel_size, padding))
+    windows = [(o * s - p, o * s - p + k) for o in range(call.shape[1])]
+    if ceil_mode and count_include_pad and windows[-1][1] > input.shape[2] + p:
+        raise call.refuse("average pooling with windows of unequal weight", "use count_include_pad=False")
+    return _pool_rows(call, input, windows, count_include_pad)
+
+
+@handles("adaptive_avg_pool1d")
+def _adaptive_avg_pool1d(call: TracedCall, input: Tensor, output_size: Any) -> Chain:
+    return _pool_rows(call, input, _adaptive(input.shape[2], call.shape[1]))
+
+
+def _pool_rows(call: TracedCall, input: Tensor, windows: list[tuple[int, int]], count_outside: bool = False) -> Chain:
+    """Averages along the only dimension of (N, C, L), as maps of height 1."""
+    chain, (channels, length) = Chain(call), input.shape[1:]
+    sums, sizes = _windows(length, windows, count_outside)
+    number = chain.add(Reshape, call.inputs, (channels, 1, length))
+    one = torch.ones(1, 1, dtype=torch.float64)
+    equal = len(set(sizes.tolist())) == 1
+    means = sums if equal else sums / sizes[:, None]
+    scale = 1 / float(sizes[0]) if equal else 1.0
+    number = chain.add(Resample, [number], (channels, 1, len(windows)), one, means, scale)
+    chain.add(Reshape, [number], call.shape)
+    return chain
+
+
+def _adaptive(size: int, out: int) -> list[tuple[int, int]]:
+    return [(o * size // out, -(-(o + 1) * size // out)) for o in range(out)]
+
+
 @handles("adaptive_avg_pool2d")
 def _adaptive_avg_pool2d(call: TracedCall, input: Tensor, output_size: Any) -> Operation:
-    windows = [
-        [(o * size // out, -(-(o + 1) * size // out)) for o in range(out)]
-        for size, out in zip(input.shape[2:], call.shape[1:], strict=True)
-    ]
+    windows = [_adaptive(size, out) for size, out in zip(input.shape[2:], call.shape[1:], strict=True)]
     return _pool(call, input, windows[0], windows[1])
 
 

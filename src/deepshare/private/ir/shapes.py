@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from deepshare.private.ir.calls import Chain, TracedCall, handles
-from deepshare.private.ir.program import Add, Concatenate, Operation, Permute, Reshape
-
-_MOST_TERMS = 64
+from deepshare.private.ir.program import Concatenate, Operation, Permute, Reshape
 
 
 @handles("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "view_as", "reshape_as")
@@ -56,32 +54,52 @@ def _pixel_shuffle(call: TracedCall, input: Tensor, upscale_factor: int) -> Chai
     return chain
 
 
+@handles("pixel_unshuffle")
+def _pixel_unshuffle(call: TracedCall, input: Tensor, downscale_factor: int) -> Chain:
+    (channels, height, width), r = input.shape[1:], downscale_factor
+    chain = Chain(call)
+    apart = (channels, height // r, r, width // r, r)
+    number = chain.add(Reshape, call.inputs, apart)
+    number = chain.add(Permute, [number], [apart[d] for d in (0, 2, 4, 1, 3)], (0, 2, 4, 1, 3))
+    chain.add(Reshape, [number], call.shape)
+    return chain
+
+
 @handles("cat", "concat", "concatenate", several=True)
-def _cat(call: TracedCall, tensors: Sequence[Tensor], dim: int = 0, **_: Any) -> Operation | Chain:
+def _cat(call: TracedCall, tensors: Sequence[Tensor], dim: int = 0, **_: Any) -> Chain:
     place = dim % tensors[0].dim() - 1
     if place < 0 or len(call.inputs) != len(tensors):
         raise call.refuse(f"concatenation along dimension {dim}", "concatenate tensors that depend on the image")
+    chain = Chain(call)
+    _joined(chain, call.inputs, [tensor.shape[1:] for tensor in tensors], place, call.shape)
+    return chain
+
+
+def _joined(
+    chain: Chain, sources: Sequence[int], shapes: Sequence[Sequence[int]], place: int, shape: Sequence[int]
+) -> None:
+    """Add a concatenation, along another dimension than the first by way of that one."""
     if place == 0:
-        return Concatenate(call.name, call.inputs, call.shape)
-    chain, order = Chain(call), list(range(len(call.shape)))
+        chain.add(Concatenate, sources, shape)
+        return
+    order = list(range(len(shape)))
     order[0], order[place] = place, 0
     swapped = [
-        chain.add(Permute, [source], [tensor.shape[1 + d] for d in order], tuple(order))
-        for source, tensor in zip(call.inputs, tensors, strict=True)
+        chain.add(Permute, [source], [size[d] for d in order], tuple(order))
+        for source, size in zip(sources, shapes, strict=True)
     ]
-    number = chain.add(Concatenate, swapped, [call.shape[d] for d in order])
-    chain.add(Permute, [number], call.shape, tuple(order))
-    return chain
+    number = chain.add(Concatenate, swapped, [shape[d] for d in order])
+    chain.add(Permute, [number], shape, tuple(order))
 
 
 @handles("stack", several=True)
 def _stack(call: TracedCall, tensors: Sequence[Tensor], dim: int = 0) -> Chain:
     place = dim % (tensors[0].dim() + 1) - 1
-    if place != 0 or len(call.inputs) != len(tensors):
-        raise call.refuse(f"stacking along dimension {dim}", "stack along dimension 1, after the batch")
-    chain = Chain(call)
-    parts = [chain.add(Reshape, [source], (1, *call.shape[1:])) for source in call.inputs]
-    chain.add(Concatenate, parts, call.shape)
+    if place < 0 or len(call.inputs) != len(tensors):
+        raise call.refuse(f"stacking along dimension {dim}", "stack tensors that depend on the image, batch first")
+    chain, slab = Chain(call), [1 if d == place else size for d, size in enumerate(call.shape)]
+    parts = [chain.add(Reshape, [source], slab) for source in call.inputs]
+    _joined(chain, parts, [slab] * len(parts), place, call.shape)
     return chain
 
 
@@ -229,19 +247,4 @@ def _expand(call: TracedCall, input: Tensor, *_: Any) -> Chain:
     for dimension, (old, new) in enumerate(zip(size, call.shape, strict=True)):
         source = chain.select(source, size, dimension, list(range(old)) * (new // old))
         size[dimension] = new
-    return chain
-
-
-@handles("sum")
-def _sum(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Chain:
-    dims = [dim] if isinstance(dim, int) else list(dim or range(input.dim()))
-    if len(dims) != 1 or input.shape[dims[0]] > _MOST_TERMS:
-        raise call.refuse("a sum over several dimensions or many entries", "use an average or a convolution")
-    place, chain = _place(call, input, dims[0]), Chain(call)
-    slab = [1 if d == place else size for d, size in enumerate(input.shape[1:])]
-    parts = [chain.select(call.inputs[0], input.shape[1:], place, [entry]) for entry in range(input.shape[1 + place])]
-    total = parts[0]
-    for part in parts[1:]:
-        total = chain.add(Add, [total, part], slab)
-    chain.reshape(total, slab, call.shape)
     return chain

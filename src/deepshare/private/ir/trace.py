@@ -1,20 +1,36 @@
-"""Translation of a trained network into a program: run it once, record its calls, fold BatchNorm, compare."""
+"""Translation of a trained network into a program: run it once, record its calls, fold BatchNorm, compare.
+
+The program gives logits; `with_answer` makes it give the best classes alone.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from deepshare.errors import PlanMismatchError, UnsupportedModelError, reason
+from deepshare.errors import EngineError, PlanMismatchError, UnsupportedModelError, reason
 from deepshare.private.ir import arithmetic, shapes  # noqa: F401
 from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
 from deepshare.private.ir.handlers import Leaders, activation, is_leaf
-from deepshare.private.ir.program import Input, Norm, Operation, Program, Resample, Reshape, Weighted
+from deepshare.private.ir.program import (
+    Input,
+    Norm,
+    Operation,
+    Permute,
+    Program,
+    Resample,
+    Reshape,
+    TopClasses,
+    Weighted,
+)
 from deepshare.sharing.observe import BATCH, check_input_size, check_original, copy_of, other_channels
+
+Revealed = Literal["class", "top5", "logits"]
+_PLACES = {"class": 1, "top5": 5}
 
 # What folding and another order of additions may change, relative to the largest output.
 _TOLERANCE = 1e-8
@@ -58,6 +74,23 @@ def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = Tr
         if compare:
             _check(program, model, torch.randn(BATCH, *size, dtype=torch.float64, generator=generator))
     return program
+
+
+def with_answer(program: Program, revealed: Revealed) -> Program:
+    """Return the program that gives this answer instead of logits.
+
+    Raises:
+        EngineError: There is no such answer, or the network has too few classes for it.
+    """
+    if revealed not in get_args(Revealed):
+        raise EngineError(f"no answer is named {revealed}: take one of {', '.join(get_args(Revealed))}")
+    if revealed == "logits":
+        return program
+    places, shape = _PLACES[revealed], program.operations[-1].shape
+    if shape[0] <= places:
+        raise EngineError(f"the answer {revealed} chooses among more classes than the network's {shape[0]}: use logits")
+    last = len(program.operations) - 1
+    return Program((*program.operations, TopClasses("answer", (last,), (places, *shape[1:]), shape[0])))
 
 
 def _check(program: Program, model: nn.Module, images: Tensor) -> None:
@@ -199,6 +232,11 @@ def fold(operations: Sequence[Operation], output: int) -> Program:
     first of a pre-activation block, becomes a layer of its own.
     """
     wanted = _reachable(operations, output)
+    _check_means(operations, wanted)
+    if places := [operations[number] for number in wanted if number and isinstance(operations[number], Input)]:
+        raise UnsupportedModelError(
+            [f"{place.name or 'the network'}: the place of a maximum is read: use its value only" for place in places]
+        )
     uses = Counter(source for number in wanted for source in operations[number].inputs)
     kept: list[Operation] = []
     numbers: dict[int, int] = {}
@@ -219,6 +257,21 @@ def fold(operations: Sequence[Operation], output: int) -> Program:
         numbers[number] = len(kept)
         kept.append(operation.moved(numbers))
     return Program(tuple(kept))
+
+
+def _check_means(operations: Sequence[Operation], wanted: set[int]) -> None:
+    """Refuse a mean of means: what is truncated twice in a row leaves shares that hardly any lot can truncate."""
+    for number in wanted:
+        mean = operations[number]
+        if not isinstance(mean, Resample) or mean.rows.numel() > 1 or mean.scale == 1:
+            continue
+        source = operations[mean.inputs[0]]
+        while isinstance(source, Reshape | Permute):
+            source = operations[source.inputs[0]]
+        if isinstance(source, Resample) and source.scale != 1:
+            raise UnsupportedModelError(
+                f"{mean.name or 'the network'}: a mean of means: take one mean over all their dimensions"
+            )
 
 
 def _reachable(operations: Sequence[Operation], output: int) -> set[int]:

@@ -21,10 +21,7 @@ from deepshare.private.runtime.party import run_here
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("crypten") is None, reason="CrypTen is not installed"),
-    pytest.mark.xdist_group("crypten"),  # one worker, so that processes are started once
-]
+pytestmark = pytest.mark.skipif(find_spec("crypten") is None, reason="CrypTen is not installed")
 
 SIZE = (3, 16, 16)
 IMAGES = 2

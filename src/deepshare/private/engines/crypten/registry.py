@@ -3,8 +3,8 @@
 from collections import deque
 from typing import Any
 
+from deepshare.private.engines.crypten.activations import SecureGatedActivation, SecureSharedActivation
 from deepshare.private.engines.crypten.context import Context
-from deepshare.private.engines.crypten.gated import SecureGatedActivation
 from deepshare.private.engines.crypten.operations import (
     BYTES,
     Local,
@@ -14,7 +14,6 @@ from deepshare.private.engines.crypten.operations import (
     SecureOperation,
     SecureResample,
 )
-from deepshare.private.engines.crypten.shared import SecureSharedActivation
 from deepshare.private.ir.program import (
     Add,
     Affine,

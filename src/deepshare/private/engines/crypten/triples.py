@@ -52,7 +52,7 @@ class TripleProvider(ABC):
 
     @abstractmethod
     def fresh(self, size: Sequence[int], xor: bool = False, bits: int = 64) -> Mask:
-        """Uniform numbers of so many bits."""
+        """Uniform numbers of `bits` bits."""
 
     @abstractmethod
     def derived(self, size: Sequence[int], function: Callable[[], Tensor], xor: bool = False) -> Mask:

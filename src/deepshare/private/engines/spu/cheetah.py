@@ -35,15 +35,6 @@ def tile(rows: int, inner: int, columns: int, packs: bool) -> tuple[int, int, in
 
 
 @cache
-def work(rows: int, inner: int, columns: int) -> float:
-    """About how long a product takes, with the packing of a ciphertext as the unit; a multiplication is a sixth."""
-    height, depth, width = tile(rows, inner, columns, True)
-    down, deep, across = ceil(rows / height), ceil(inner / depth), ceil(columns / width)
-    packed = max(down * across, ceil(rows * columns / _COEFFICIENTS) * depth) if down * across > 1 else 0
-    return packed + down * deep * across / 6
-
-
-@cache
 def product(rows: int, inner: int, columns: int) -> Part:
     """A share (rows, inner) times the server's matrix (inner, columns): the smaller factor goes out encrypted."""
     height, depth, width = tile(rows, inner, columns, True)
@@ -84,14 +75,14 @@ def scale(size: int) -> Part:
     return Part(server_bytes=batches * _ANSWER, client_bytes=batches * _ENCRYPTED, rounds=1)
 
 
-TRIPLE_KEYS = Part(server_bytes=160_800, client_bytes=163_800)
-"""Keys of products of two shares, with the first of them."""
+BATCH = _COEFFICIENTS // 2
+"""Triples that are made at once."""
 
 
 class Triples:
     """Products of two shares: short ones use triples, which are made in batches and kept, long ones none."""
 
-    def __init__(self, left: int = _COEFFICIENTS // 2 - 1) -> None:
+    def __init__(self, left: int = BATCH - 1) -> None:
         self._left = left  # keys are made with a first product of one element
 
     def product(self, size: int) -> Part:
