@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.ir.answer import Revealed, with_answer
 from deepshare.private.ir.program import ACTIVATIONS, Program
-from deepshare.private.runtime.engine import Outcome, Part, engine_names, find_engine
+from deepshare.private.runtime.engine import Outcome, Part, SecondsModel, SessionEngine, engine_names, find_engine
 from deepshare.text import byte_size, table
+
+if TYPE_CHECKING:
+    from deepshare.private.ir.trace import Revealed
 
 _HEADER = ("", "seconds", "server sent", "client sent", "dealer sent", "rounds", "comparisons", "products")
 
@@ -155,7 +157,7 @@ def predict(
     *,
     images: int = 1,
     options: Mapping[str, str] | None = None,
-    answer: Revealed = "logits",
+    answer: "Revealed" = "logits",
 ) -> Cost:
     """Predict bytes, rounds, comparisons and products of an inference without running it; seconds are left out.
 
@@ -170,7 +172,7 @@ def predict(
     Raises:
         UnsupportedModelError: The network does something that the engine cannot do.
     """
-    from deepshare.private.ir.trace import translate
+    from deepshare.private.ir.trace import translate, with_answer
 
     program = with_answer(model if isinstance(model, Program) else translate(model, input_size), answer)
     chosen, options = find_engine(engine), options or {}
@@ -181,7 +183,8 @@ def predict(
         for number, operation in enumerate(program.operations)
         if number in parts
     )
-    return Cost(engine, images, tuple(layers), offline)
+    session = chosen.predict_session(program) if isinstance(chosen, SessionEngine) else Part()
+    return Cost(engine, images, tuple(layers), offline, session)
 
 
 @dataclass(frozen=True)
@@ -214,24 +217,26 @@ def seconds_on(link: Link, part: Part, delays: float) -> float:
     return part.rounds * delays * link.delay + 8 * max(part.server_bytes, part.client_bytes) / link.rate
 
 
-def seconds_by_link(cost: Cost, online: float, offline: float) -> dict[str, dict[str, float]]:
-    """Seconds with all parties on one machine, and with a link of each kind between any two of them.
+def seconds_by_link(model: SecondsModel, program: Program, cost: Cost) -> dict[str, dict[str, float]]:
+    """Estimate seconds with all parties on one machine, and with a link of each kind between the client and the others.
 
     Args:
-        cost: Bytes and rounds.
-        online: Seconds of computing with the image.
-        offline: Seconds of computing before it.
+        model: How long the engine takes on this machine.
+        program: The network.
+        cost: Its bytes and rounds.
 
     Returns:
         For `online` and `before the image`, by `this machine` and by the name of the link.
     """
-    sent = cost.offline.dealer_bytes + made(cost)
-    delays = find_engine(cost.engine).delays
+    online, before = model.seconds(program)
+    delays, crossing = find_engine(cost.engine).delays, model.crossing(program)
+    # The client sends its openings once it has its lot.
+    sent = crossing.client_bytes + crossing.dealer_bytes
     return {
         "online": {"this machine": online}
         | {link.name: online + seconds_on(link, cost.online, delays) for link in (LAN, WAN)},
-        "before the image": {"this machine": offline}
-        | {link.name: offline + 8 * sent / link.rate for link in (LAN, WAN)},
+        "before the image": {"this machine": before}
+        | {link.name: before + 2 * crossing.rounds * link.delay + 8 * sent / link.rate for link in (LAN, WAN)},
     }
 
 
@@ -300,4 +305,9 @@ def cost_comparison(costs: Mapping[str, Cost]) -> str:
         *(link.name for link in (LAN, WAN)),
         "made before" if alone else "dealt before",
     )
-    return f"{table(header, rows, '<<>>>>>>')}\nTimes are those of the messages alone, without computing."
+    lines = [table(header, rows, "<<>>>>>>"), "Times are those of the messages alone, without computing."]
+    once = {name: byte_size(cost.session.server_bytes) for name, cost in costs.items() if cost.session.server_bytes}
+    if once:
+        said = ", ".join(f"{size} ({name})" for name, size in once.items())
+        lines.append(f"Sent once, before the first of any number of images: {said}.")
+    return "\n".join(lines)

@@ -21,7 +21,7 @@ Role = Literal["server", "client", "dealer"]
 
 @dataclass(frozen=True)
 class Part:
-    """Time, bytes and counts of one layer or of several, as one party or both together measured them.
+    """Time, bytes and counts of one layer or of several, measured by one party or by both.
 
     Attributes:
         seconds: Wall-clock time; of both parties the slower.
@@ -77,6 +77,10 @@ class Task:
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 
+class AnswerError(EngineError):
+    """What a client must not accept, its images or its logits, and which the server is not to learn."""
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """One party's result of a task.
@@ -87,6 +91,7 @@ class Outcome:
         offline: Work that can be done before the images are there.
         session: Work that is done once and serves all further images.
         seconds: From the images to the logits, without offline and session.
+        wrong: Why the client has no logits, although all went as always: the server is not to learn it.
     """
 
     logits: Tensor | None
@@ -94,6 +99,20 @@ class Outcome:
     offline: Part = field(default_factory=Part)
     session: Part = field(default_factory=Part)
     seconds: float = 0.0
+    wrong: str = ""
+
+    def answer(self) -> Tensor:
+        """The client's logits, or classes.
+
+        Raises:
+            AnswerError: They are refused, or the images were.
+            EngineError: There are none.
+        """
+        if self.wrong:
+            raise AnswerError(self.wrong)
+        if self.logits is None:
+            raise EngineError("the engine gave no logits")
+        return self.logits
 
 
 class Session(Protocol):
@@ -148,11 +167,18 @@ class Host(Protocol):
         """For each pool and owner its name, the owner, how many images are left, and how many were dealt."""
 
     def refresh(self) -> list[str]:
-        """Look for pools that were added since, and for levels to warn of; returns lines for the log."""
+        """Look for pools that were added since, or are gone; returns lines for the log."""
+
+    def warnings(self) -> list[str]:
+        """What is wrong with pools, such as that one is low; each once."""
 
 
 class HostedClient(Protocol):
     """The client's side of an engine that answers many clients at once, in this process."""
+
+    @property
+    def limit(self) -> float:
+        """The largest number of an image, either way."""
 
     def check(self, images: Tensor) -> None:
         """Refuse images that cannot be asked, before anything is sent.
@@ -168,13 +194,13 @@ class HostedClient(Protocol):
         """Number of images that its pool is good for."""
 
     def low(self) -> str:
-        """A line if its pool is low, or nothing."""
+        """A warning if its pool is low; else empty."""
 
     def prepare(self, channel: Channel, count: int) -> None:
-        """Do all that can be done before so many images are there."""
+        """Do everything for `count` images that needs no image."""
 
     def infer(self, images: Tensor) -> None:
-        """Ask images, as many as were prepared; nothing that is sent depends on what the logits look like."""
+        """Send as many images as were prepared; no message depends on the logits."""
 
     def outcome(self) -> Outcome:
         """Logits and cost of all images since the last outcome.
@@ -205,13 +231,16 @@ class Preprocessing(Protocol):
 
     options: Mapping[str, str]
 
-    def write_outline(self, path: Path, program: Program, samples: Tensor | None) -> None:
+    def write_outline(
+        self, path: Path, program: Program, samples: Tensor | None, options: Mapping[str, str] | None = None
+    ) -> None:
         """Write the public description of a network that a dealer works from.
 
         Args:
             path: File to write.
             program: The network, with its hidden numbers.
             samples: Images to calibrate on; None for synthetic ones.
+            options: Options of the engine that an outline depends on, such as {"comparison_bits": "calibrated"}.
 
         Raises:
             UnsupportedModelError: The network does something that the engine cannot do.
@@ -345,6 +374,9 @@ class SecondsModel(Protocol):
     def seconds(self, program: Program) -> tuple[float, float]:
         """Seconds of one image, online and before it, all parties on this machine."""
 
+    def crossing(self, program: Program) -> Part:
+        """What the client sends and gets before the image: bytes and rounds."""
+
 
 @runtime_checkable
 class TimedEngine(Protocol):
@@ -352,6 +384,14 @@ class TimedEngine(Protocol):
 
     def calibrate(self) -> SecondsModel:
         """Run something small on this machine."""
+
+
+@runtime_checkable
+class SessionEngine(Protocol):
+    """An engine that sends something once, for any number of images."""
+
+    def predict_session(self, program: Program) -> Part:
+        """Its bytes."""
 
 
 def engine_names() -> tuple[str, ...]:
@@ -438,8 +478,10 @@ def check_images(images: Tensor, program: Program | None) -> None:
     Raises:
         EngineError: It is not; the message says what the program takes.
     """
-    wanted = "(N, C, H, W)" if program is None else f"(N, {', '.join(map(str, program.input_size))})"
-    fits = images.dim() == 4 if program is None else tuple(images.shape[1:]) == program.input_size
+    wanted = (
+        "(N, C, H, W), (N, C, L) or (N, C)" if program is None else f"(N, {', '.join(map(str, program.input_size))})"
+    )
+    fits = 2 <= images.dim() <= 4 if program is None else tuple(images.shape[1:]) == program.input_size
     if not fits or not images.is_floating_point() or not len(images):
         raise EngineError(f"images of shape {tuple(images.shape)} and {images.dtype}: give floats of shape {wanted}")
     if not bool(torch.isfinite(images).all()):

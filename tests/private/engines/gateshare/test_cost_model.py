@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from deepshare import plan, share, zoo
+from deepshare.private.cost import cost_comparison
 from deepshare.private.cost import predict as predict_cost
 from deepshare.private.engines.gateshare import cost_model
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.dcf import key_bytes
+from deepshare.private.engines.gateshare.crypto.ot import extension_bytes
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
@@ -70,6 +72,35 @@ def test_resnet18_offline_and_once(shared: Program, relu: Program) -> None:
     assert plain.lot_bytes(1, "server") == 48 + 8 * (LINEAR + N) + N * 8 + N // 8 + 403 * N
     assert plain.lot_bytes(1, "client") == 48 + 403 * N > 81 * steps.lot_bytes(1, "client")
     assert plain.lot_bytes(1, "server") > 14 * steps.lot_bytes(1, "server")
+
+
+def test_keys_for_alpha_and_beta_are_sent_once_where_there_is_no_dealer(shared: Program) -> None:
+    channels = sum(op.shape[0] for op in shared.operations if isinstance(op, SharedActivation))
+    once = cost_model.session(shared, dealt=False)
+    # Alpha and beta in two digits of eight bits each.
+    assert once.server_bytes == extension_bytes(4 * 8 * channels)
+    assert once.client_bytes == 8 + 32 * 4 * 8 * channels
+    cost = predict_cost(shared, RESNET, "gateshare-2pc")
+    assert cost.session == once
+    assert "Sent once, before the first of any number of images: 2.0 MB (net)." in cost_comparison({"net": cost})
+
+
+def test_hints_are_sent_once_for_batches_of_one_size(shared: Program) -> None:
+    steps = schedule(shared, NumberFormat.usual(shared), dealt=False)
+    # At 32x32 two channels fit a polynomial, at 16x16 eight, at 8x8 thirty-two, at 4x4 and 1x1 as many as may be; and
+    # kernels of one position twice as many at 16x16 and 8x8.
+    polynomials = 5 * 64 // 2 + 4 * 128 // 8 + 128 // 16 + 4 * 256 // 32 + 256 // 64 + 5 * 512 // 64 + 2
+    assert steps.hint_cost([1]).server_bytes == pytest.approx(polynomials * 4096 * 10, rel=1e-3)
+    # The figures of docs/private.md.
+    assert steps.hint_cost([1]).server_bytes == pytest.approx(12.7e6, rel=0.005)
+    made = cost_model.offline(shared, 1, dealt=False)
+    assert made.server_bytes + made.client_bytes == pytest.approx(51.1e6, rel=0.002)
+    once = cost_model.session(shared, dealt=False)
+    assert once.server_bytes + once.client_bytes == pytest.approx(5.9e6, rel=0.005)
+    assert steps.hint_cost([1, 1]) == steps.hint_cost([1])
+    assert steps.hint_cost([1, 8]).server_bytes <= (steps.hint_cost([1]) + steps.hint_cost([8])).server_bytes
+    first, both = (cost_model.offline(shared, images, dealt=False).server_bytes for images in (1, 2))
+    assert both < 2 * first
 
 
 def test_a_batch_packs_its_bits_together_and_a_large_one_goes_in_turns(shared: Program, relu: Program) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,12 +26,13 @@ from deepshare.private.engines.gateshare.preprocessing.marks import FILE
 from deepshare.private.engines.gateshare.preprocessing.pool import LotPool, write_pools
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
 from deepshare.private.engines.gateshare.protocols import local
+from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
 from deepshare.private.engines.gateshare.server import ServerSession
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote import client as clients
+from deepshare.private.remote.ask import connect
 from deepshare.private.remote.client import ModelClient, connected
-from deepshare.private.remote.connection import connect
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport import channel as channels
 from deepshare.private.transport.channel import HEADER, MESSAGE, Channel, PeerError, reach
@@ -402,6 +404,10 @@ def test_over_tls_and_what_a_client_refuses_stays_with_it(program: Program, pool
     assert [line for line in running.said if "1 image in" in line] and len(running.said) <= 2
 
 
+def send_absurd_logits(last: ProtocolStep, share: Tensor, *rest: Any) -> Tensor:
+    return local.send_logits(last, share + 2**45, *rest)
+
+
 def test_the_client_says_the_same_whatever_its_logits_are(
     stack: ExitStack, running: Running, program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,9 +425,7 @@ def test_the_client_says_the_same_whatever_its_logits_are(
     monkeypatch.setattr(Channel, "receive_message", watched)
     client.ask(images)
     honest = heard[-1]
-    monkeypatch.setattr(
-        gateshare_server, "send_logits", lambda last, share, *rest: local.send_logits(last, share + 2**45, *rest)
-    )
+    monkeypatch.setattr(gateshare_server, "send_logits", send_absurd_logits)
     with pytest.raises(EngineError, match="a logit is beyond"):
         client.ask(images)
     assert heard[-1] == honest == {"end": True}
@@ -430,6 +434,37 @@ def test_the_client_says_the_same_whatever_its_logits_are(
         assert time.monotonic() < deadline, running.said
         time.sleep(0.02)
     assert not any("beyond" in line for line in running.said)
+
+
+@pytest.mark.parametrize("wrong", ["logits", "images"])
+def test_a_connection_goes_on_as_always_whatever_is_wrong(
+    wrong: str, running: Running, program: Program, pools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its logits, where further images and the next lot follow; or with its images, where nothing does."""
+    write_pools(pools / "more", program.outline(), calibrate(program), 8, lambda *_: None)
+    (pools / "more/server").rename(pools / "server-2")
+    running.stop()
+    running = Running(program, pools=[pools / "server", pools / "server-2"])
+    images = torch.randn(2, *SIZE)
+    with connect(running.address, pool=pools / "more/client") as remote:
+        remote.left()
+        client = remote._client
+        assert client is not None and client.prepared == 1
+        before = client._channel._outward
+        if wrong == "logits":
+            monkeypatch.setattr(gateshare_server, "send_logits", send_absurd_logits)
+        else:
+            images[1, 0, 0, 0] = 12.34
+        with pytest.raises(EngineError, match="a logit is beyond" if wrong == "logits" else "image 1 holds 12"):
+            remote.ask(images)
+        remote.left()
+        assert remote._client is client and client.prepared == 1
+        assert (client._channel._outward == before) == (wrong == "images")
+        assert used(pools / "server-2") == (3 if wrong == "logits" else 1)
+        monkeypatch.undo()
+        images = torch.randn(1, *SIZE)
+        assert near(remote.ask(images).logits, program, images)
+    running.stop()
 
 
 def test_a_connection_prepares_ahead_and_survives_a_restart(

@@ -24,7 +24,7 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.tls import make_keys
-from deepshare.private.runtime.engine import Outcome, Role, Task
+from deepshare.private.runtime.engine import AnswerError, Outcome, Role, Task
 from deepshare.private.runtime.party import free_ports
 from deepshare.private.transport.channel import Channel
 from deepshare.private.transport.tls import Tls, tls_of
@@ -59,7 +59,7 @@ def test_a_shared_network_between_three_processes() -> None:
 
 def test_images_outside_the_range_are_refused_by_the_client() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    with pytest.raises(EngineError, match=r"the client failed: image 0 holds 50 .* normalise images"):
+    with pytest.raises(EngineError, match=r"image 0 holds 50 .* normalise images"):
         private.infer(model, torch.full((1, *SIZE), 50.0), engine="gateshare")
 
 
@@ -182,10 +182,24 @@ def test_logits_beyond_the_range_are_an_error(program: Program) -> None:
     assert isinstance(last, Linear)
     large = Program((*program.operations[:-1], replace(last, bias=last.bias + 1100)))
     found = together(large, torch.randn(1, *SIZE))
-    assert "a logit is beyond 1024" in str(found["client"])
+    client = found["client"]
+    assert isinstance(found["server"], Outcome) and isinstance(client, Outcome)  # the server sees nothing of it
+    assert client.wrong.startswith("a logit is beyond 1024") and client.logits is None
     with pytest.raises(EngineError, match="a logit is beyond 1024"):
         real_logits(torch.tensor([1 << 41]), 30)
     assert real_logits(torch.tensor([1 << 40]), 30).item() == 1024
+
+
+def test_images_out_of_range_are_an_error_that_the_server_does_not_learn(program: Program) -> None:
+    """The range is in the server's own words, so it could choose one that tells it about the images."""
+    images = torch.randn(1, *SIZE)
+    images[0, 0, 0, 0] = 12.34
+    found = together(program, images)
+    client = found["client"]
+    assert isinstance(found["server"], Outcome) and isinstance(client, Outcome)
+    assert client.wrong.startswith("image 0 holds 12.34") and client.logits is None
+    with pytest.raises(AnswerError, match=r"image 0 holds 12\.34"):
+        client.answer()
 
 
 def test_a_party_with_another_plan_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,12 @@ def _open_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "Encrypted", InTheOpen)
 
 
-def both(tmp_path: Path, images: int = 3, stop: Change = lambda party: None) -> list[BaseException | None]:
+def both(
+    tmp_path: Path,
+    images: int = 3,
+    stop: Change = lambda party: None,
+    told: Callable[[float, str], None] = lambda share, layer: None,
+) -> list[BaseException | None]:
     """Both parties in threads; `stop` is called before each unit is saved, and may raise."""
     left, right = socket.socketpair()
     program, errors = small_program(), [None, None]
@@ -70,7 +75,7 @@ def both(tmp_path: Path, images: int = 3, stop: Change = lambda party: None) -> 
                     while not (request := channel.receive_message()).get("end"):
                         making.answer(request)
                 else:
-                    make_pool(program.outline(), tmp_path / "client", channel, images, lambda share, layer: None)
+                    make_pool(program.outline(), tmp_path / "client", channel, images, told)
         except BaseException as error:
             errors[place] = error  # type: ignore[call-overload]
         finally:
@@ -152,9 +157,12 @@ def test_it_goes_on_with_the_units_that_both_have(tmp_path: Path, party: str, at
     def count(who: str) -> None:
         counted[who] += 1
 
-    assert both(tmp_path, 3, count) == [None, None]
+    shares: list[float] = []
+    assert both(tmp_path, 3, count, lambda share, layer: shares.append(share)) == [None, None]
     total = len(together.unit_weights(_steps(), 3))
     assert counted == {"server": total - first, "client": total - first}
+    # What was done before is told at once, so that it does not count as time.
+    assert len(shares) == total - first + bool(first) and shares == sorted(set(shares)) and shares[-1] == 1
     check_lots(tmp_path)
 
 

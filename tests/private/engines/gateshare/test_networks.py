@@ -1,4 +1,4 @@
-"""Networks of other libraries as they are, run by three processes: of each kind one."""
+"""Networks of other libraries as they are, run by three parties: of each kind one."""
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ NETWORKS = {
 QUICK = ("torchvision:shufflenet_v2_x0_5",)
 
 
+@pytest.mark.usefixtures("parties_are_threads")
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
 def test_a_network_runs_as_it_is(name: str) -> None:
     torch.manual_seed(0)

@@ -19,10 +19,10 @@ LEVELS = (
     {"protocols.schedule"},
     {"protocols"},
     {"compile", "reference"},
-    {"cost_model", "preprocessing", "timing"},
+    {"cost_model", "preprocessing"},
     {"client", "server"},
     {"main"},
-    {"making"},
+    {"making", "timing"},
     {"host", "hosted_client"},
 )
 FILES = [path for path in ROOM.rglob("*.py") if path.name != "__init__.py"]

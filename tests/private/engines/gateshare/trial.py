@@ -142,6 +142,11 @@ class Trial:
         )
 
 
+def gated(h: Tensor, x: Tensor, xb: Tensor) -> Tensor:
+    """A party's share of u = h x + (1 - 2 h) xb, from its shares of x and xb."""
+    return torch.where(h, x - xb, xb)
+
+
 def truncated_shares(steps: Schedule, mine: dict[int, Tensor]) -> dict[int, Tensor]:
     """The client's shares that are truncated, by the step that truncates, from its shares of all results."""
     return {step.number: mine[step.inputs[0]] for step in steps.steps if isinstance(step, TruncationStep)}

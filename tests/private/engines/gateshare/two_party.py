@@ -36,25 +36,14 @@ class InTheOpen(Encrypted):
     def begin(cls, duplex: Messages, party: Any) -> "InTheOpen":
         return cls(duplex, party)
 
-    def product(self, own: Tensor, size: tuple[int, int, int]) -> Tensor:
-        rows, inner, outputs = size
-        assert own.shape == ((inner, outputs) if self._rank == 0 else (rows, inner)) and own.is_contiguous()
-        if self._rank == 0:
-            share = torch.randint(-(2**63), 2**63 - 1, (rows, outputs))
-            self._duplex.put(OPEN, own.numpy().tobytes() + share.numpy().tobytes())
-            return share
-        data = torch.frombuffer(bytearray(self._duplex.get(OPEN)), dtype=torch.int64)
-        W, theirs = data[: inner * outputs].view(inner, outputs), data[inner * outputs :].view(rows, outputs)
-        return own @ W - theirs
-
-    def elements(self, own: Tensor) -> Tensor:
-        assert own.ndim == 1 and own.is_contiguous()
+    def products(self, own: Tensor) -> Tensor:
+        assert own.ndim == 1
         if self._rank == 0:
             share = torch.randint(-(2**63), 2**63 - 1, own.shape)
             self._duplex.put(OPEN, own.numpy().tobytes() + share.numpy().tobytes())
             return share
-        W, theirs = torch.frombuffer(bytearray(self._duplex.get(OPEN)), dtype=torch.int64).view(2, -1)
-        return own * W - theirs
+        y, theirs = torch.frombuffer(bytearray(self._duplex.get(OPEN)), dtype=torch.int64).view(2, -1)
+        return own * y - theirs
 
 
 class Told(Duplex):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
@@ -11,17 +11,27 @@ from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Dealt, Host, HostedClient, Outcome, Part, Role, SecondsModel, Task
 from deepshare.private.transport.channel import Channel
 
+if TYPE_CHECKING:
+    from deepshare.private.engines.gateshare.fixedpoint import ComparisonBits
+
 
 def _has_pool(options: Mapping[str, str]) -> bool:
     """Whether the parties have pools instead of a dealer: option dealer=pool.
 
     Raises:
-        EngineError: There is another option.
+        EngineError: There is another option than that or comparison_bits.
     """
-    if options and dict(options) != {"dealer": "pool"}:
+    if options and set(options) != {"comparison_bits"} and dict(options) != {"dealer": "pool"}:
         given = ", ".join(f"{name}={value}" for name, value in options.items())
-        raise EngineError(f"engine gateshare has no option {given}: give dealer=pool, or none")
-    return bool(options)
+        raise EngineError(f"engine gateshare has no option {given}: give dealer=pool, comparison_bits=BITS, or none")
+    return "dealer" in options
+
+
+def _comparison_bits(options: Mapping[str, str]) -> "ComparisonBits | None":
+    """Bits of a comparison by option comparison_bits."""
+    from deepshare.private.engines.gateshare.fixedpoint import COMPARISON_BITS, comparison_bits_of
+
+    return comparison_bits_of(options[COMPARISON_BITS]) if COMPARISON_BITS in options else None
 
 
 class DealerPools:
@@ -29,11 +39,13 @@ class DealerPools:
 
     options: Mapping[str, str] = {"dealer": "pool"}
 
-    def write_outline(self, path: Path, program: Program, samples: Tensor | None) -> None:
+    def write_outline(
+        self, path: Path, program: Program, samples: Tensor | None, options: Mapping[str, str] | None = None
+    ) -> None:
         """Write the outline and the number format of a network."""
         from deepshare.private.engines.gateshare.preprocessing import network_file
 
-        network_file.write(path, program, samples)
+        network_file.write(path, program, samples, _comparison_bits(options or {}))
 
     def deal(
         self,
@@ -93,7 +105,9 @@ class TwoPartyPools:
 
     options: Mapping[str, str] = {"lots": "pool"}
 
-    def write_outline(self, path: Path, program: Program, samples: Tensor | None) -> None:
+    def write_outline(
+        self, path: Path, program: Program, samples: Tensor | None, options: Mapping[str, str] | None = None
+    ) -> None:
         """Refuse: nobody needs one."""
         raise EngineError("gateshare-2pc has no dealer that needs an outline: make lots with private prepare")
 
@@ -173,6 +187,7 @@ class Gateshare:
         from deepshare.private.engines.gateshare.compile import check
 
         _has_pool(options)
+        _comparison_bits(options)
         check(program)
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
@@ -185,10 +200,17 @@ class Gateshare:
         """Costs as `run` measures them, without time: online exactly, offline if ranges are the usual ones."""
         from deepshare.private.engines.gateshare import cost_model
 
-        return cost_model.online(program, count), cost_model.offline(program, count)
+        bits = _comparison_bits(options)
+        return cost_model.online(program, count), cost_model.offline(program, count, comparison_bits=bits)
+
+    def predict_session(self, program: Program) -> Part:
+        """Masked weights; see `runtime.engine.SessionEngine`."""
+        from deepshare.private.engines.gateshare import cost_model
+
+        return cost_model.session(program)
 
     def calibrate(self) -> SecondsModel:
-        """Run two small networks privately; see `runtime.engine.TimedEngine`."""
+        """Run small networks privately; see `runtime.engine.TimedEngine`."""
         from deepshare.private.engines.gateshare.timing import calibrate
 
         return calibrate()
@@ -203,8 +225,8 @@ class GateshareTwoParty:
         "weights, so serve only clients that you would trust with the model. Architecture, plan and number format are "
         "public. What logits tell about a network is not hidden, but for a little noise."
     )
-    packages = ("cryptography", "nacl", "spu")
-    install = "pip install 'deepshare[2pc,spu]'"
+    packages = ("cryptography", "nacl")
+    install = "pip install 'deepshare[2pc]'"
     encrypts = True
     delays = 2.0
     preprocessing = TwoPartyPools()
@@ -224,17 +246,25 @@ class GateshareTwoParty:
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part."""
         from deepshare.private.engines.gateshare.main import run
-        from deepshare.private.engines.gateshare.making import take_part
+        from deepshare.private.engines.gateshare.making import check_can_make, take_part
 
+        if not task.options:
+            check_can_make(task.program)
         return take_part(task, ready) if "request" in task.extras else run(task, ready, dealt=False)
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
-        """Costs as `run` measures them, without time: online exactly, offline within 10%."""
+        """Costs as `run` measures them, without time: online exactly, offline too but for squares and products."""
         from deepshare.private.engines.gateshare import cost_model
 
         self.check(program, options)
         online = cost_model.online(program, count, dealt=False)
         return online, cost_model.offline(program, count, dealt=False)
+
+    def predict_session(self, program: Program) -> Part:
+        """Trees of alpha and beta, once per connection; see `runtime.engine.SessionEngine`."""
+        from deepshare.private.engines.gateshare import cost_model
+
+        return cost_model.session(program, dealt=False)
 
 
 ENGINES = {"gateshare": Gateshare(), "gateshare-2pc": GateshareTwoParty()}

@@ -1,6 +1,6 @@
 """The client: owns the images, computes all its shares before they arrive, and alone receives the logits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from deepshare.private.engines.gateshare.protocols.local import (
 )
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, send_client_openings
 from deepshare.private.engines.gateshare.protocols.step import ClientOffline, ClientOnline, ProtocolStep
-from deepshare.private.runtime.engine import Outcome, Part
+from deepshare.private.runtime.engine import AnswerError, Outcome, Part
 from deepshare.private.transport.channel import Channel
 
 
@@ -50,14 +50,18 @@ class ClientParty:
 
     Args:
         schedule: Of an outline.
-        masked_weights: By step number, as the server sent them.
+        masked_weights: By step number, as the server sent them; or in their order, each prepared as it comes.
     """
 
-    def __init__(self, schedule: Schedule, masked_weights: Mapping[int, list[Tensor]]) -> None:
+    def __init__(
+        self, schedule: Schedule, masked_weights: Mapping[int, list[Tensor]] | Iterable[tuple[int, list[Tensor]]]
+    ) -> None:
         self.schedule = schedule
-        self.session = {
-            step.number: step.client_session(masked_weights.get(step.number, [])) for step in schedule.steps
-        }
+        given = masked_weights.items() if isinstance(masked_weights, Mapping) else masked_weights
+        self.session = {number: schedule.steps[number].client_session(masked) for number, masked in given}
+        for step in schedule.steps:
+            if step.number not in self.session:
+                self.session[step.number] = step.client_session([])
         self._interactive = [step for step in schedule.steps if step.interactive]
 
     def preprocess(self, lot: Lot, seed: bytes) -> ClientMaterial:
@@ -153,7 +157,13 @@ class ClientSession:
         self._meter.begin()
         self._logits, self._offline, self._setup, self._seconds = [], Part(), Part(), 0.0
         scale, program = schedule.steps[schedule.output].scale, schedule.program
-        logits = real_classes(scores, scale, program.classes) if program.hides_scores else real_logits(scores, scale)
+        try:
+            if program.hides_scores:
+                logits = real_classes(scores, scale, program.classes)
+            else:
+                logits = real_logits(scores, scale)
+        except AnswerError as error:
+            return Outcome(None, layers, offline, setup, seconds, str(error))
         return Outcome(logits, layers, offline, setup, seconds)
 
     def _preprocess(self, images: int) -> ClientMaterial:

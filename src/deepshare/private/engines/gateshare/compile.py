@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.engines.gateshare.fixedpoint import AFFINE, PRODUCT_BITS, WEIGHT, NumberFormat
+from deepshare.private.engines.gateshare.fixedpoint import AFFINE, AFFINE_LIMITS, PRODUCT_BITS, WEIGHT, NumberFormat
 from deepshare.private.engines.gateshare.protocols import gate, largest, linear, local, product, square
-from deepshare.private.engines.gateshare.protocols.affine import LARGEST_AFFINE
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, ScheduleBuilder
 from deepshare.private.ir.program import (
     Add,
@@ -81,8 +80,11 @@ def schedule(program: Program, number_format: NumberFormat, *, dealt: bool = Tru
         dealt: Whether a dealer makes lots; else the two parties do.
 
     Raises:
-        EngineError: Its numbers are so large and so many that hardly any shares of them could be truncated.
+        EngineError: Its numbers are so large and so many that hardly any shares of them could be truncated, or its
+            comparisons have fewer bits and no dealer.
     """
+    if number_format.compared is not None and not dealt:
+        raise EngineError("gateshare-2pc compares all bits: leave comparison bits out")
     builder, sums = ScheduleBuilder(program, number_format, dealt), linear.sums_of_layers(program)
     for number, operation in enumerate(program.operations):
         if number not in sums:
@@ -107,6 +109,6 @@ def _problems(operation: Operation, dealt: bool) -> Iterator[str]:
         if isinstance(operation, Convolution | Linear) and field == "weight":
             limit = LARGEST_WEIGHT
         if not dealt and isinstance(operation, SharedActivation):
-            limit = LARGEST_AFFINE - 2.0**-AFFINE
+            limit = AFFINE_LIMITS[-1] - 2.0**-AFFINE
         if not largest <= limit:
             yield f"its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"

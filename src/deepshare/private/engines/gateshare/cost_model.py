@@ -12,7 +12,8 @@ from typing import Protocol
 
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
-from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.fixedpoint import ComparisonBits, NumberFormat, predicted_format
+from deepshare.private.engines.gateshare.protocols.affine import affine_session
 from deepshare.private.engines.gateshare.protocols.local import output_cost
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import WORD
@@ -45,14 +46,20 @@ def online(program: Program, images: int, *, dealt: bool = True) -> dict[int, Pa
     return parts
 
 
-def offline(program: Program, images: int, *, dealt: bool = True) -> Part:
+def offline(
+    program: Program, images: int, *, dealt: bool = True, comparison_bits: ComparisonBits | None = None
+) -> Part:
     """What the dealer sends to both, and the client to the server, if no lot has to be replaced.
 
-    Without a dealer, what both send each other: within 10%, as sizes of ciphertexts are measured ones.
+    Without a dealer, what both send each other, hints for the first images included: but for squares and products,
+    where sizes of ciphertexts are measured ones and hold within 10%.
     """
-    steps = _usual(program, dealt)
+    steps = schedule(program, predicted_format(program, comparison_bits), dealt=dealt)
     cost = Part(client_bytes=images * opening_bytes(steps))
-    for together in inferences(program, images, dealt=dealt):
+    batches = inferences(program, images, dealt=dealt)
+    if not dealt:
+        cost += steps.hint_cost(batches)
+    for together in batches:
         if dealt:
             cost += Part(dealer_bytes=steps.lot_bytes(together, "server") + steps.lot_bytes(together, "client"))
         else:
@@ -60,9 +67,15 @@ def offline(program: Program, images: int, *, dealt: bool = True) -> Part:
     return cost
 
 
-def session(program: Program) -> Part:
-    """What is sent once: masked weights to the client, and the seed of their masks to the server."""
-    shapes = _usual(program, dealt=True).masked_weight_shapes()
+def session(program: Program, *, dealt: bool = True) -> Part:
+    """What is sent once: masked weights to the client, and the seed of their masks to the server.
+
+    Without a dealer, keys for alpha and beta; base transfers are not worth counting.
+    """
+    steps = _usual(program, dealt)
+    if not dealt:
+        return affine_session(steps.affine_layers())
+    shapes = steps.masked_weight_shapes()
     words = sum(math.prod(shape) for step in shapes.values() for shape in step)
     return Part(server_bytes=WORD * words, dealer_bytes=SEED_BYTES)
 

@@ -6,17 +6,31 @@ ranges reveal next to nothing about the weights.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.ir.program import Convolution, GatedActivation, Linear, Multiply, Program
+from deepshare.private.ir.patches import sums
+from deepshare.private.ir.program import (
+    Convolution,
+    GatedActivation,
+    Linear,
+    Multiply,
+    Operation,
+    Program,
+    SharedActivation,
+    hidden_tensors,
+)
 
 FRACTION, WEIGHT, AFFINE = 16, 14, 12
 """Fractional bits of activations, of weights, and of alpha and beta, in a large network."""
+
+AFFINE_LIMITS = (8, 16, 32, 64)
+"""Alpha and beta are below one of these, either way; without a dealer each doubling costs time for every neuron."""
 
 SQUARED = 12
 """Fractional bits of numbers that are squared: with more, too many squares could not be truncated."""
@@ -33,6 +47,22 @@ PRODUCT_BITS = 22
 LEAST_BITS, MARGIN = 32, 10
 # Up to here, lots that the client has to discard are rare.
 MOST_BITS = 44
+
+COMPARISON_BITS = "comparison_bits"
+"""Name of the engine's option."""
+
+ComparisonBits = int | Literal["calibrated"]
+"""Bits of a comparison: so many, or as calibration finds them."""
+
+# Spare bits above the largest number that calibration compares, if comparisons have fewer bits than ranges.
+COMPARED_MARGIN = 4
+WRONG, MOST_WRONG = 2.5e-5, 1e-3
+"""Share of gates that calibrated comparisons get wrong at the most, and those of a given number of bits."""
+# Real images have more gates near zero than noise has, as measured: synthetic ones have to leave fewer wrong.
+_SYNTHETIC = 0.25
+# Gates this near to zero, as a share of the root mean square, tell how many there are still nearer.
+_NEAR = 2.0**-4
+_FEWEST_COMPARED = 8  # what a comparison can have
 
 NOISE = -6
 """In a large network the server adds noise of deviation 2^NOISE / sqrt(3) to each logit: hides what rounding tells."""
@@ -53,11 +83,18 @@ class NumberFormat:
         ranges: For each operation the bits that its results need at the scale of activations, with sign and margin.
         limit: The largest number of an image, either way.
         finer: Fractional bits beyond those of a large network.
+        compared: For each operation the bits of its results that are compared, with sign and margin, 0 where none are;
+            None for those of their ranges.
+        dropped: For each operation how many of these a comparison does not see, the lowest.
+        affine_limit: Alpha and beta are below it, either way. It is of use without a dealer alone.
     """
 
     ranges: tuple[int, ...]
     limit: float
     finer: int = 0
+    compared: tuple[int, ...] | None = None
+    dropped: tuple[int, ...] = ()
+    affine_limit: int = AFFINE_LIMITS[0]
 
     @property
     def fraction(self) -> int:
@@ -80,15 +117,24 @@ class NumberFormat:
         return NOISE - self.finer
 
     @classmethod
-    def usual(cls, program: Program) -> Self:
-        """The format of nearly every network, known without its weights."""
+    def usual(cls, program: Program, comparison_bits: int | None = None) -> Self:
+        """The format of nearly every network, known without its weights; sizes are those of so many compared bits."""
         ranges = [LEAST_BITS] * len(program.operations)
         finer = _finer(program, ranges)
-        return cls(tuple(bits + finer for bits in ranges), 2 * _LARGEST_SAMPLE, finer)
+        usual = cls(tuple(bits + finer for bits in ranges), 2 * _LARGEST_SAMPLE, finer)
+        if comparison_bits is None:
+            return usual
+        count = len(program.operations)
+        return replace(usual, compared=(comparison_bits,) * count, dropped=(0,) * count)
 
     def dump(self) -> dict[str, Any]:
         """As JSON."""
-        return {"ranges": list(self.ranges), "limit": self.limit, "finer": self.finer}
+        numbers: dict[str, Any] = {"ranges": list(self.ranges), "limit": self.limit, "finer": self.finer}
+        if self.affine_limit != AFFINE_LIMITS[0]:
+            numbers["affine_limit"] = self.affine_limit
+        if self.compared is None:
+            return numbers
+        return numbers | {"compared": list(self.compared), "dropped": list(self.dropped)}
 
     @classmethod
     def parse(cls, message: Any, program: Program) -> Self:
@@ -99,17 +145,32 @@ class NumberFormat:
         """
         try:
             numbers = cls(tuple(message["ranges"]), float(message["limit"]), message["finer"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            numbers = replace(numbers, affine_limit=message.get("affine_limit", AFFINE_LIMITS[0]))
+            if "compared" in message:
+                own = tuple(message["compared"]), tuple(message["dropped"])
+                numbers = replace(numbers, compared=own[0], dropped=own[1])
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise EngineError(f"the server's number format is damaged ({error}): install the same deepshare") from error
         finer = numbers.finer
         fits = (
             type(finer) is int
             and finer in (0, _FINER)
+            and numbers.affine_limit in AFFINE_LIMITS
             and all(isinstance(bits, int) and LEAST_BITS <= bits - finer <= MOST_BITS for bits in numbers.ranges)
         )
+        fits = fits and (numbers.compared is None or numbers.are_comparable(len(program.operations)))
         if not fits or len(numbers.ranges) != len(program.operations) or not 0 < numbers.limit < math.inf:
             raise EngineError("the server's number format does not fit its network: install the same deepshare")
         return numbers
+
+    def are_comparable(self, count: int) -> bool:
+        """Whether the bits of comparisons are those of so many operations."""
+        compared = () if self.compared is None else self.compared
+        return len(compared) == len(self.dropped) == count and all(
+            type(bits) is type(dropped) is int
+            and (bits == dropped == 0 or (dropped >= 0 and dropped + _FEWEST_COMPARED <= bits <= MOST_BITS + _FINER))
+            for bits, dropped in zip(compared, self.dropped, strict=True)
+        )
 
     def check(self, images: Tensor) -> None:
         """Refuse images outside the range.
@@ -125,19 +186,36 @@ class NumberFormat:
             )
 
 
-def calibrate(program: Program, samples: Tensor | None = None) -> NumberFormat:
+def _affine_limit(program: Program) -> int:
+    """The least limit above alpha and beta, with room for rounding; the largest for those that no engine takes."""
+    shared = [one for one in program.operations if isinstance(one, SharedActivation)]
+    largest = max((float(x.abs().max()) for one in shared for x in (one.alpha, one.beta)), default=0.0)
+    return next((limit for limit in AFFINE_LIMITS if largest < limit - 2.0**-AFFINE), AFFINE_LIMITS[-1])
+
+
+def calibrate(
+    program: Program, samples: Tensor | None = None, comparison_bits: ComparisonBits | None = None
+) -> NumberFormat:
     """Measure ranges.
 
     Args:
         program: With its weights.
         samples: Images of the server's own; without any, synthetic ones.
+        comparison_bits: Bits of a comparison; by default all of the range.
 
     Raises:
-        EngineError: The network's numbers are too large.
+        EngineError: The network's numbers are too large, or comparisons of so few bits are wrong too often.
     """
     images = synthetic(program.input_size) if samples is None else samples
     largest: list[float] = []
-    program.evaluate(images, lambda _, value: largest.append(float(value.abs().max())))
+    compared = _Compared(program, WRONG if samples is not None else _SYNTHETIC * WRONG)
+
+    def see(number: int, value: Tensor) -> None:
+        largest.append(float(value.abs().max()))
+        if comparison_bits is not None:
+            compared.see(number, value)
+
+    program.evaluate(images, see)
     ranges = []
     for operation, value in zip(program.operations, largest, strict=True):
         ranges.append(range_bits(value))
@@ -145,7 +223,111 @@ def calibrate(program: Program, samples: Tensor | None = None) -> NumberFormat:
             cure = _CURE if samples is None and _has_square(program) else "train with BatchNorm"
             raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: {cure}")
     finer = 0 if _heavy(program) else _finer(program, ranges)
-    return NumberFormat(tuple(bits + finer for bits in ranges), 2.0 ** math.ceil(math.log2(2 * largest[0])), finer)
+    limit = 2.0 ** math.ceil(math.log2(2 * largest[0]))
+    numbers = NumberFormat(tuple(bits + finer for bits in ranges), limit, finer, affine_limit=_affine_limit(program))
+    if comparison_bits is None:
+        return numbers
+    seen, dropped = compared.bits(comparison_bits, numbers.fraction)
+    return replace(numbers, compared=seen, dropped=dropped)
+
+
+class _Compared:
+    """What is compared in a network, by the operation that it comes from: how large it gets, how often it is near zero.
+
+    A comparison that does not see the d lowest bits is wrong for x, in units of the last place, with a probability of
+    max(0, 1/2 - |x| / 2^d); see `protocols.gate`. With a density p of x near zero that is p 2^(d - 2) on average.
+
+    Args:
+        program: With its weights.
+        wrong: Share of gates that may be wrong if bits are calibrated.
+    """
+
+    def __init__(self, program: Program, wrong: float) -> None:
+        self._count, self._wrong = len(program.operations), wrong
+        self._nodes = [node for node in program.operations if _compares(node)]
+        self._largest: dict[int, float] = {}
+        self._density: dict[int, float] = {}
+
+    def see(self, number: int, value: Tensor) -> None:
+        """Note the result of an operation."""
+        for node in (node for node in self._nodes if node.inputs[0] == number):
+            x = _compared_numbers(node, value)
+            near = _NEAR * float(x.square().mean().sqrt())
+            density = float((x.abs() < near).double().mean()) / (2 * near) if near > 0 else 0.0
+            self._largest[number] = max(self._largest.get(number, 1.0), float(x.abs().max()))
+            self._density[number] = max(self._density.get(number, WRONG), density)
+
+    def bits(self, wanted: ComparisonBits, fraction: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """By operation, bits that are compared and how many of them are dropped; 0 where nothing is.
+
+        Raises:
+            EngineError: So few are wrong too often.
+        """
+        full = {
+            number: math.ceil(math.log2(largest)) + fraction + COMPARED_MARGIN + 1
+            for number, largest in self._largest.items()
+        }
+        wrong = self._wrong if wanted == "calibrated" else MOST_WRONG
+        # 2^(d - 2) of the density at this many fractional bits is the share of wrong gates.
+        most = {
+            number: min(max(0, math.floor(math.log2(wrong / density)) + 2 + fraction), full[number] - _FEWEST_COMPARED)
+            for number, density in self._density.items()
+        }
+        if wanted == "calibrated":
+            return self._by_operation(full), self._by_operation(most)
+        least = max((full[number] - most[number] for number in full), default=_FEWEST_COMPARED)
+        if not least <= wanted <= MOST_BITS:
+            raise EngineError(
+                f"comparisons of {wanted} bits: this network needs at least {least} for less than one wrong gate in "
+                f"{1 / MOST_WRONG:,.0f}, and {MOST_BITS} are the most: give another number, or calibrated"
+            )
+        return self._by_operation({number: max(bits, wanted) for number, bits in full.items()}), self._by_operation(
+            {number: max(0, bits - wanted) for number, bits in full.items()}
+        )
+
+    def _by_operation(self, found: Mapping[int, int]) -> tuple[int, ...]:
+        return tuple(found.get(number, 0) for number in range(self._count))
+
+
+def _compares(node: Operation) -> bool:
+    return isinstance(node, SharedActivation | GatedActivation) and node.comparisons > 0
+
+
+def _compared_numbers(node: Operation, x: Tensor) -> Tensor:
+    """The numbers whose signs are gates of an activation."""
+    if isinstance(node, SharedActivation):
+        x = x[:, : node.prototypes]
+    elif isinstance(node, GatedActivation):
+        x = x.flatten(1)[:, node.mask.flatten().nonzero().flatten()]
+    else:
+        raise TypeError(node)
+    return x if node.cells is None else sums(x, node.cells)
+
+
+def comparison_bits_of(text: str) -> ComparisonBits:
+    """Read bits of a comparison.
+
+    Raises:
+        EngineError: It is neither a number nor "calibrated".
+    """
+    if text == "calibrated":
+        return "calibrated"
+    if not text.isascii() or not text.isdigit():
+        raise EngineError(f"comparisons of {text!r} bits: give a number, or calibrated")
+    return int(text)
+
+
+def predicted_format(program: Program, wanted: ComparisonBits | None) -> NumberFormat:
+    """The number format as sizes depend on it, without weights unless bits are calibrated.
+
+    Raises:
+        EngineError: They are to be calibrated and the network has no weights.
+    """
+    if wanted != "calibrated":
+        return NumberFormat.usual(program, wanted)
+    if any(tensor.is_meta for operation in program.operations for tensor in hidden_tensors(operation).values()):
+        raise EngineError("an outline has no weights to calibrate on: give the bits of a comparison as a number")
+    return calibrate(program, comparison_bits=wanted)
 
 
 def range_bits(largest: float) -> int:

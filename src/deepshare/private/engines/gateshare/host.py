@@ -13,7 +13,6 @@ A request names fresh lots of the client, all of one owner, before anything is d
 import socket
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from deepshare.private.transport.channel import (
     SLOWEST,
     Channel,
     LaterError,
+    LeftError,
     RefusalError,
     YieldingChannel,
 )
@@ -105,9 +105,14 @@ class SessionHost:
         self._dealings: dict[bytes, HostedDealing] = {}
         self._known: set[Path] = set()
         self._warned: dict[tuple[str, str], float] = {}
+        self._refused: dict[Path, str] = {}
+        self._unread: dict[Path, str] = {}
+        self._told: dict[Path, str] = {}
         if engine == MADE:
             self._check_folder(pools[0])
         self.refresh()
+        for why in self._refused.values():
+            raise EngineError(why)
         if not self._dealings and engine == DEALT:
             raise EngineError(
                 "gateshare serves what was dealt beforehand for this network and this --answer: give such a pool with "
@@ -116,14 +121,18 @@ class SessionHost:
         self._turns = threading.Semaphore(CORES)
 
     def refresh(self) -> list[str]:
-        """Look for pools that were added since; those of other networks are for others."""
+        """Look for pools that were added since, or are gone; those of other networks are for others."""
         said, digest = self._drop_gone(), outline.digest(self._program)
+        self._refused = {}
         for folder in self._folders:
             for path, about in self._pools_in(folder):
                 if path not in self._known and about.get("outline") == digest:
-                    self._add(path)
-                    said.append(f"pool {path.name} added")
-        return said + self._low()
+                    try:
+                        self._add(path)
+                        said.append(f"pool {path.name} added")
+                    except EngineError as error:  # which concerns no other pool
+                        self._refused[path] = str(error)
+        return said
 
     @property
     def dealings(self) -> list[str]:
@@ -171,22 +180,30 @@ class SessionHost:
         """Levels of all pools."""
         return [(level.pool, level.stock.owner, level.left, level.dealt) for level in self._levels()]
 
-    def _levels(self) -> list[Level]:
-        found: list[Level] = []
-        for path in sorted(self._known):
-            with suppress(EngineError):  # its folder was deleted just now
-                found += levels(path)
-        return found
-
-    def _low(self) -> list[str]:
-        """Warnings of pools that have become low, each once for each share of `LOW`."""
+    def warnings(self) -> list[str]:
+        """Warnings of pools that have become low, once for each share of `LOW`, or that cannot be used."""
         said = []
         for level in self._levels():
             key = level.pool, level.stock.owner
             if level.low < self._warned.get(key, 1.0):
                 self._warned[key] = level.low
                 said.append(level.warning)
+        wrong = self._unread | self._refused
+        said += [why for path, why in wrong.items() if self._told.get(path) != why]
+        self._told = wrong
         return said
+
+    def _levels(self) -> list[Level]:
+        found: list[Level] = []
+        unread: dict[Path, str] = {}
+        for path in sorted(self._known):
+            try:
+                found += levels(path)
+            except EngineError as error:
+                if (path / ABOUT).exists():  # else its folder was deleted just now
+                    unread[path] = str(error)
+        self._unread = unread
+        return found
 
     def _add(self, folder: Path) -> None:
         pool = LotPool(folder, "server", self._program)
@@ -249,16 +266,18 @@ class HostedSession:
         setup, channel, count = dealing.setup, self._channel, int(request["images"])
         spent = [name.hex() for name in names if not self._lots.is_fresh(name)]
         self._turns.acquire()
-        held = True
+        held, asked = True, False
         try:
             self._prepare_thread()
+            channel.allow(SILENCE_SECONDS)
             if self._serving is None:
                 self._serving = self._set_up(setup, spent)
             else:
                 channel.send_message({"spent": spent})
             for images in inferences(setup.schedule.program, count, dealt=setup.schedule.dealt):
-                channel.patience = SILENCE_SECONDS + images * 2 * opening_bytes(setup.schedule) / SLOWEST
+                channel.allow(SILENCE_SECONDS + images * 2 * opening_bytes(setup.schedule) / SLOWEST)
                 for _ in self._serving.answer(images):
+                    asked = True
                     self._turns.release()
                     held = False
                     yield
@@ -266,6 +285,10 @@ class HostedSession:
                     held = True
                     self._prepare_thread()
             return self._serving.outcome()
+        except ConnectionError as error:
+            if asked:
+                raise
+            raise LeftError("it left before it sent images") from error
         finally:
             if held:
                 self._turns.release()
@@ -281,7 +304,9 @@ class HostedSession:
         channel.send_message(said | {"session": setup.session.hex(), "spent": spent})
         begin(setup.session, setup.schedule, channel)
         if channel.receive_message().get("offsets"):
-            for number, masked in self._dealing.masked_weights:
+            weights = self._dealing.masked_weights
+            channel.allow(SILENCE_SECONDS + sum(one.nbytes for _, masked in weights for one in masked) / SLOWEST)
+            for number, masked in weights:
                 channel.send(number, *masked)
         return ServerSession(self._dealing.server, channel, self._lots, meter)
 

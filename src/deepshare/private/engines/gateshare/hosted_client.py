@@ -46,6 +46,11 @@ class PoolClient:
         self._session: ClientSession | None = None
         self._prepared: list[ClientMaterial] = []
 
+    @property
+    def limit(self) -> float:
+        """The largest number of an image, either way."""
+        return self._pool.number_format.limit
+
     def check(self, images: Tensor) -> None:
         """Refuse images out of range, and more than are left beyond those that are prepared."""
         self._pool.number_format.check(images)

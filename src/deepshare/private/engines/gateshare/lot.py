@@ -4,7 +4,7 @@ Most of a lot is expanded from a seed of 32 bytes. The dealer sends only what ha
 corrections go to the server, whose link to the dealer is the better one, and comparison keys to both.
 """
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -36,7 +36,7 @@ class Lot:
     id: bytes
     seed: bytes
     images: int
-    pieces: dict[Piece, Bytes] = field(default_factory=dict)
+    pieces: MutableMapping[Piece, Bytes] = field(default_factory=dict)
 
     def mask(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
         """Expand ring elements for every image."""

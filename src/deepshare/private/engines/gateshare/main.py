@@ -7,7 +7,7 @@ then the masked weights go to the client.
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,8 +18,15 @@ from deepshare.private.engines.gateshare.client import ClientLots, ClientParty, 
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
-from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
+from deepshare.private.engines.gateshare.fixedpoint import (
+    COMPARISON_BITS,
+    ComparisonBits,
+    NumberFormat,
+    calibrate,
+    comparison_bits_of,
+)
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder
+from deepshare.private.engines.gateshare.preprocessing.arrival import LotSender
 from deepshare.private.engines.gateshare.preprocessing.dealer import (
     ClientLotsFromDealer,
     LotDealer,
@@ -36,12 +43,11 @@ from deepshare.private.engines.gateshare.protocols.schedule import (
     dump_masked_weights,
     parse_masked_weights,
     receive_masked_weights,
-    send_lot,
 )
 from deepshare.private.engines.gateshare.server import ServerLots, ServerParty, ServerSession, weights_digest
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Task
+from deepshare.private.runtime.engine import Outcome, Part, Task
 from deepshare.private.transport.channel import Channel, RefusalError, accept, connect, listen
 
 PROTOCOL = 2
@@ -71,7 +77,8 @@ def _run_server(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: 
     origin = _origin(task, stack, "server") if dealt else None
     client = stack.enter_context(closing(accept(listener, "client", task.tls)))
     ready()
-    setup = server_setup(origin, task.program)
+    bits = task.options.get(COMPARISON_BITS)
+    setup = server_setup(origin, task.program, None if bits is None else comparison_bits_of(bits))
     server = ServerParty(setup.schedule, setup.seed)
     return answer_client(task.count, client, setup, server, server.masked_weights())
 
@@ -85,18 +92,26 @@ def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: 
     meter = PartyMeter([server], "client_bytes")
     offer = server.receive_message()
     number_format, session = agreed_format(offer, task.program), session_id(offer)
-    number_format.check(task.images)
+    pictures, wrong = task.images, ""
+    try:
+        number_format.check(pictures)
+    except EngineError as error:  # the range is the server's, which is not to learn this: it goes on, with others
+        pictures, wrong = torch.zeros_like(pictures), str(error)
     steps = schedule(task.program, number_format, dealt=dealt)
     begin(session, steps, server)
     lots = client_lots(origin, session, steps, server)
     lots.check(task.count)
-    client = ClientParty(steps, obtain_masked_weights(server, steps, origin) if dealt else {})
+    together = max(inferences(task.program, task.count, dealt=dealt))
+    if isinstance(lots, ClientLotsFromDealer):
+        lots.order(together)  # dealt while the masked weights are made
+    client = ClientParty(steps, obtain_masked_weights(server, steps, origin) if dealt else ())
     asking = ClientSession(client, server, lots, meter)
-    for images in task.images.split(max(inferences(task.program, task.count, dealt=dealt))):
+    for images in pictures.split(together):
         asking.ask(images)
-    if isinstance(origin, Channel):
-        origin.send_message({"end": True})
-    return asking.outcome()
+    if isinstance(lots, ClientLotsFromDealer):
+        lots.end()
+    outcome = asking.outcome()
+    return replace(outcome, logits=None, wrong=wrong) if wrong else outcome
 
 
 def _run_dealer(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outcome:
@@ -109,14 +124,19 @@ def _run_dealer(task: Task, ready: Callable[[], None], stack: ExitStack) -> Outc
         channel.send_message({"session": dealer.id.hex()})
         begin(dealer.id, steps, channel)
     server.send(0, dealer.seed)
-    setup, most = meter.part(), max(inferences(task.program, task.count))
+    setup, most, offline = meter.part(), max(inferences(task.program, task.count)), Part()
+    to_server, to_client = LotSender(server, steps, "server"), LotSender(client, steps, "client")
     while (images := client.receive_message().get("deal")) is not None:
         if not isinstance(images, int) or not 1 <= images <= most:
             raise EngineError(f"the client wants a lot of {images} images: it can have 1 to {most}")
-        for_server, for_client = dealer.deal(images)
-        send_lot(server, steps, for_server, "server")
-        send_lot(client, steps, for_client, "client")
-    return Outcome(None, {}, meter.part(), setup)
+        meter.begin()
+        dealer.deal_to(to_server, to_client, images)
+        dealt = meter.part()
+        to_server.finish()
+        to_client.finish()
+        # How long parties take to receive is in their own time.
+        offline += dealt + replace(meter.part(), seconds=0.0)
+    return Outcome(None, {}, offline, setup)
 
 
 def _parties(task: Task, stack: ExitStack) -> tuple[Channel, Channel]:
@@ -136,7 +156,7 @@ def _origin(task: Task, stack: ExitStack, party: Holder) -> Origin:
     """The party's pool, or a connection to the dealer."""
     if (pool := task.extras.get("pool")) is not None:
         return LotPool(pool, party, task.program)
-    if task.options:  # dealer=pool, as there is no other
+    if "dealer" in task.options:  # dealer=pool, as there is no other
         raise EngineError("the server uses what was dealt beforehand: give your pool of the same dealing with --pool")
     dealer = stack.enter_context(closing(connect(task.addresses["dealer"], "dealer", task.tls)))
     dealer.send_message({"role": party})
@@ -160,13 +180,13 @@ class SessionSetup:
     lots: ServerLots | None
 
 
-def server_setup(origin: Origin, program: Program) -> SessionSetup:
+def server_setup(origin: Origin, program: Program, comparison_bits: ComparisonBits | None = None) -> SessionSetup:
     """Begin a session: with a pool as it was dealt, else after calibration, with a dealer or the client alone."""
     if isinstance(origin, LotPool):
         origin.bind(weights_digest(program))
         steps = schedule(program, origin.number_format, dealt=origin.dealt)
         return SessionSetup(steps, origin.session, origin.seed, origin)
-    number_format = calibrate(program)
+    number_format = calibrate(program, comparison_bits=comparison_bits)
     steps = schedule(program, number_format, dealt=origin is not None)
     if origin is None:
         return SessionSetup(steps, os.urandom(ID_BYTES), b"", None)
@@ -227,16 +247,17 @@ def client_lots(origin: Origin, session: bytes, steps: Schedule, server: Channel
     return ClientLotsFromDealer(steps, origin, server)
 
 
-def obtain_masked_weights(server: Channel, steps: Schedule, origin: Origin) -> dict[int, list[Tensor]]:
-    """Masked weights from the server, or from the pool if they came before."""
+def obtain_masked_weights(server: Channel, steps: Schedule, origin: Origin) -> Iterable[tuple[int, list[Tensor]]]:
+    """Masked weights from the server, one step after the other, or from the pool if they came before."""
     kept = origin.masked_weights() if isinstance(origin, LotPool) else None
     server.send_message({"offsets": kept is None})
     if kept is not None:
-        return parse_masked_weights(kept, steps)
-    received = receive_masked_weights(server, steps)
-    if isinstance(origin, LotPool):
-        origin.keep_masked_weights(dump_masked_weights(received))
-    return received
+        return parse_masked_weights(kept, steps).items()
+    if not isinstance(origin, LotPool):
+        return receive_masked_weights(server, steps)
+    received = dict(receive_masked_weights(server, steps))
+    origin.keep_masked_weights(dump_masked_weights(received))
+    return received.items()
 
 
 def begin(session: bytes, steps: Schedule, channel: Channel) -> None:

@@ -28,6 +28,7 @@ from deepshare.files import sync_folder
 from deepshare.private.engines.gateshare.client import ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import PartyMeter
+from deepshare.private.engines.gateshare.crypto.homomorphic import check_installed
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, LotBatch
@@ -53,7 +54,7 @@ from deepshare.private.runtime.engine import Outcome, Task
 from deepshare.private.transport.channel import Channel, RefusalError
 
 BATCH = 8
-"""Images that are made together: more share ciphertexts and time, and need more memory."""
+"""Images that are made together; more would need more memory."""
 
 MOST_POOLS, MOST_BEGUN = 16, 2
 """Pools of one client on a server, and how many of which it has not finished a lot."""
@@ -375,6 +376,16 @@ def make_pool(program: Program, pool: Path, channel: Channel, images: int, told:
             made += making.make(size, part)
     channel.send_message({"end": True})
     return made
+
+
+def check_can_make(program: Program) -> None:
+    """Refuse to make lots for squares or products of hidden numbers without the library that multiplies them.
+
+    Raises:
+        EngineError: Says what to install.
+    """
+    if schedule(program, NumberFormat.usual(program), dealt=False).encrypted(1):
+        check_installed()
 
 
 def take_part(task: Task, ready: Callable[[], None]) -> Outcome:

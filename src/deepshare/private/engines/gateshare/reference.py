@@ -18,6 +18,7 @@ def evaluate(
     images: Tensor,
     shares: Mapping[int, Tensor] | None = None,
     see: Callable[[int, Tensor], None] | None = None,
+    thresholds: Mapping[int, Tensor] | None = None,
 ) -> Tensor:
     """Run a schedule on a batch of images.
 
@@ -26,11 +27,12 @@ def evaluate(
         images: (N, C, H, W).
         shares: For each truncation the client's share of what is truncated.
         see: Called with the number and the result of each step.
+        thresholds: For activations whose comparisons drop bits, what decides gates near zero; without, these are exact.
 
     Returns:
         Ring elements at the scale of the output, before the server's noise.
     """
-    at = InTheClear(images=images, shares=shares)
+    at = InTheClear(images=images, shares=shares, thresholds=thresholds or {})
 
     def do(step: ProtocolStep, inputs: list[Tensor]) -> Tensor:
         result = step.in_the_clear(inputs, at)

@@ -154,8 +154,10 @@ class ServerSession:
         return lots
 
     def _agree(self, images: int) -> dict[bytes, list[int]]:
-        for _ in range(MOST_ROUNDS):
+        for attempt in range(MOST_ROUNDS):
             message = self._client.receive_message()
+            if attempt == 0:
+                self._meter.begin()  # until now the client had other work
             if (wanted := message.get("deal")) is not None:
                 if not isinstance(wanted, int) or not 1 <= wanted <= images:
                     raise RefusalError(f"the client wants a lot of more images than the {images} that it asks")

@@ -3,7 +3,7 @@
     python -m tests.private.engines.gateshare.crypto.encrypting_process PARTY FD DAMAGE
 
 FD is its end of a socket pair. DAMAGE is none, short, long or changed, and meets the first ciphertext of the product
-after the trial. It prints the digest of its share, or the error and its kind.
+after the trial. It prints its share, or the error and its kind.
 """
 
 import socket
@@ -16,7 +16,7 @@ from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
 from deepshare.private.transport.channel import Channel
 from deepshare.private.transport.duplex import Duplex
 
-SIZE = (64, 18, 8)
+COUNT = 20_000
 LARGE = 10_000
 
 
@@ -24,8 +24,8 @@ def factors() -> dict[str, torch.Tensor]:
     """The same in every process."""
     torch.manual_seed(3)
     return {
-        "client": torch.randint(-(2**63), 2**63 - 1, SIZE[:2]),
-        "server": torch.randint(-(2**15), 2**15, SIZE[1:]),
+        "client": torch.randint(-(2**63), 2**63 - 1, (COUNT,)),
+        "server": torch.randint(-(2**63), 2**63 - 1, (COUNT,)),
     }
 
 
@@ -54,7 +54,7 @@ def main() -> None:
         with duplex:
             encrypted = Encrypted.begin(duplex, party)
             duplex.damage = sys.argv[3]
-            share = encrypted.product(factors()[party].contiguous(), SIZE)
+            share = encrypted.products(factors()[party])
         print("share", share.numpy().tobytes().hex())  # noqa: T201
     except Exception as error:
         print(type(error).__name__, error)  # noqa: T201

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -72,6 +72,26 @@ def test_convolutions_are_exact(geometry: Geometry, shape: tuple[int, ...], imag
         assert torch.equal(WholeWeight(large, geometry)(x), convolved(x, large, geometry))
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_convolution_is_exact(data: st.DataObject) -> None:
+    def pair(least: int, most: int) -> tuple[int, int]:
+        return data.draw(st.integers(least, most)), data.draw(st.integers(least, most))
+
+    groups, kernel, dilation = data.draw(st.integers(1, 3)), pair(1, 4), pair(1, 2)
+    geometry = Geometry(stride=pair(1, 3), padding=pair(0, 3), dilation=dilation, groups=groups)
+    each, outputs = data.draw(st.integers(1, 3)), groups * data.draw(st.integers(1, 3))
+    size = [(k - 1) * d + 1 + data.draw(st.integers(0, 6)) for k, d in zip(kernel, dilation, strict=True)]
+    torch.manual_seed(data.draw(st.integers(0, 1 << 30)))
+    x, shape = ring(data.draw(st.integers(1, 3)), groups * each, *size), (outputs, each, *kernel)
+    kinds: list[tuple[type[Weight], Tensor]] = [(PlainWeight, plain(*shape)), (RingWeight, ring(*shape))]
+    if groups == 1:
+        kinds.append((WholeWeight, ring(*shape)))
+    for kind, weight in kinds:
+        product = kind(weight, geometry)(x)
+        assert torch.equal(product, convolved(x, weight, geometry)) and product.is_contiguous()
+
+
 @pytest.mark.parametrize(
     ("capability", "groups", "whole"), [("AVX512", 1, True), ("AVX512", 2, False), ("AVX2", 1, False)]
 )
@@ -92,6 +112,17 @@ def test_a_batch_that_is_cut_equals_its_images(monkeypatch: pytest.MonkeyPatch, 
     product = kind(weight, geometry)
     assert torch.equal(product(x), torch.cat([product(image[None]) for image in x]))
     assert torch.equal(product(x), convolved(x, weight, geometry))
+
+
+@pytest.mark.parametrize("kind", [RingWeight, PlainWeight, WholeWeight])
+def test_memory_that_is_used_again_holds_nothing_of_a_result(kind: type[Weight]) -> None:
+    geometry, weight, other = Geometry(padding=(1, 1)), plain(6, 4, 3, 3), plain(5, 4, 3, 3)
+    small, large, x = kind(weight, geometry), kind(other, geometry), ring(1, 4, 9, 8)
+    first = small(x)
+    large(ring(3, 4, 9, 8))
+    large(ring(1, 4, 5, 5))
+    assert torch.equal(first, convolved(x, weight, geometry))
+    assert torch.equal(small(x), first)
 
 
 @pytest.mark.parametrize(("geometry", "shape"), GEOMETRIES)
@@ -119,6 +150,15 @@ def test_matrices_are_exact(images: int, inner: int, out: int) -> None:
     for product, weight in ((PlainWeight(small), small), (RingWeight(large), large), (WholeWeight(large), large)):
         assert torch.equal(product(x), x @ weight.T)
         assert product(x).is_contiguous()
+
+
+@pytest.mark.parametrize(("rows", "out"), [(40, 7), (7, 40), (1, 5), (5, 1), (8, 8)])
+def test_parts_of_a_matrix_are_the_whole(monkeypatch: pytest.MonkeyPatch, rows: int, out: int) -> None:
+    for name, value in {"CORES": 3, "_FEWEST_OUTPUTS": 2, "_FEWEST_PRODUCTS": 1}.items():
+        monkeypatch.setattr(f"deepshare.private.engines.gateshare.crypto.limb_matmul.{name}", value)
+    x, small, large = ring(rows, 3000), plain(out, 3000), ring(out, 3000)
+    for product, weight in ((PlainWeight(small), small), (RingWeight(large), large), (WholeWeight(large), large)):
+        assert torch.equal(product(x), x @ weight.T)
 
 
 @given(st.data())

@@ -7,7 +7,7 @@ import torch
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto import dcf
-from deepshare.private.engines.gateshare.crypto.dcf import Keys, Words
+from deepshare.private.engines.gateshare.crypto.dcf import Bytes, Keys, Words
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer, LotStock
@@ -27,10 +27,10 @@ def test_every_lot_and_leader_has_its_own_aes_key_and_roots(program: Program, mo
     steps, deal = schedule(program.outline(), calibrate(program)), dcf.deal
     keys, roots = list[bytes](), list[Words]()
 
-    def kept(thresholds: Words, bits: int, both: tuple[Words, Words], aes_key: bytes) -> Keys:
+    def kept(thresholds: Words, bits: int, both: tuple[Words, Words], aes_key: bytes, into: Bytes) -> Keys:
         keys.append(aes_key)
         roots.extend(both)
-        return deal(thresholds, bits, both, aes_key)
+        return deal(thresholds, bits, both, aes_key, into)
 
     monkeypatch.setattr(dcf, "deal", kept)
     dealer = LotDealer(steps)

@@ -270,6 +270,22 @@ def test_a_lot_is_spent_also_for_whoever_opens_the_pool_anew(program: Program, p
         pool.take(bytes(16))
 
 
+def test_a_full_disk_is_one_line_for_the_dealer(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many pages as SQLite takes for its first table."""
+    connect = sqlite3.connect
+
+    def full(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        base = connect(*arguments, **options)
+        base.execute("PRAGMA max_page_count = 2")
+        return base
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    with pytest.raises(EngineError, match=r"the marks in .*server cannot be written \(database or disk is full\)"):
+        write_pools(tmp_path / "new", program.outline(), calibrate(program), 1, lambda *_: None)
+
+
 def test_killed_while_it_takes_a_lot(program: Program, pools: Path) -> None:
     """The mark is on the disk before the lot is read: killed in between, the lot is lost and never used."""
     code = (
@@ -285,8 +301,9 @@ def test_killed_while_it_takes_a_lot(program: Program, pools: Path) -> None:
     name = LotPool(pools / "server", "server", program).names()[0]
     ended = subprocess.run([sys.executable, "-c", code, str(pools / "server"), str(pools / "network.json")])
     assert ended.returncode == -signal.SIGKILL
+    assert (pools / "server" / LOTS / name.hex()).exists()  # until a pool is opened, which overwrites spent lots
     pool = LotPool(pools / "server", "server", program)
-    assert (pools / "server" / LOTS / name.hex()).exists() and not pool.is_fresh(name)
+    assert not pool.is_fresh(name)
     with pytest.raises(EngineError, match="is spent"):
         pool.take(name)
 

@@ -1,5 +1,6 @@
 """Lots that two parties make: every tensor of an inference with them is that of the clear, every byte is computed."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.gateshare import cost_model, reference
+from deepshare.private.engines.gateshare.crypto.homomorphic import products_cost
 from deepshare.private.engines.gateshare.crypto.ring import encode, fresh_seed
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder
 from deepshare.private.engines.gateshare.preprocessing import together
 from deepshare.private.engines.gateshare.preprocessing.together import LotMaker, new_lots
@@ -21,7 +24,7 @@ from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, find_engine
 from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends
-from tests.private.engines.gateshare.trial import SIZE, chi_square, networks, shared_resnet
+from tests.private.engines.gateshare.trial import SIZE, Run, chi_square, networks, shared_resnet
 from tests.private.engines.gateshare.two_party import OPEN, PARTIES, InTheOpen, Told, TwoPartyTrial
 
 
@@ -39,15 +42,24 @@ def trial(request: pytest.FixtureRequest) -> TwoPartyTrial:
     return TwoPartyTrial(translate(networks()[request.param], SIZE))
 
 
-def test_every_tensor_is_exact_and_every_online_byte_is_computed(trial: TwoPartyTrial) -> None:
-    images = torch.randn(2, *SIZE)
+def run_exactly(trial: TwoPartyTrial, images: Tensor) -> Run:
+    """Run images, and compare every tensor with the clear."""
     run = trial.run(images)
     expected: dict[int, Tensor] = {}
     logits = reference.evaluate(trial.schedule, images, run.shares, expected.__setitem__)
     assert set(expected) == set(run.values)
     for number, value in expected.items():
-        assert torch.equal(run.values[number], value), f"{number} {trial.schedule.steps[number]}"
-    assert torch.equal(run.logits, logits + run.noise)
+        wrong = (run.values[number] - value).abs()
+        # Products under encryption are off by one for one number in 2^12, and sums of two of them are read before they
+        # are truncated.
+        few = int(wrong.max()) <= 2 and int(wrong.sum()) <= 5 + value.numel() // 1000
+        assert few, f"{number} {trial.schedule.steps[number]}"
+    assert int((run.logits - logits - run.noise).abs().max()) <= 1
+    return run
+
+
+def test_every_tensor_is_exact_and_every_online_byte_is_computed(trial: TwoPartyTrial) -> None:
+    run = run_exactly(trial, torch.randn(2, *SIZE))
     computed = dict.fromkeys(run.server, Part())
     for step in trial.schedule.steps:
         computed[step.operation] += step.online_cost(2)
@@ -72,8 +84,12 @@ def test_a_lot_has_its_sizes_and_followers_cost_alpha_and_beta_alone(trial: TwoP
     for (one, _), (other, _) in zip(halves["server"].parts, halves["client"].parts, strict=True):
         assert one.id == other.id and one.seed != other.seed
     gates = [step for step in trial.schedule.steps if isinstance(step, GateStep)]
-    cost = sum((step.transfer_cost(2) for step in gates), Part())
-    assert trial.made == {"server": cost.server_bytes, "client": cost.client_bytes}
+    cost = trial.schedule.making_cost(2) + trial.schedule.hint_cost([2])
+    apart = products_cost(one.count for _, one in trial.schedule.encrypted(2))
+    assert trial.made == {
+        "server": cost.server_bytes - apart.server_bytes,
+        "client": cost.client_bytes - apart.client_bytes,
+    }
     for step in gates:
         if not step.leads:  # masks are for nothing; alpha and beta take three corrections a neuron, from the client
             assert step.transfer_cost(2) == Part(client_bytes=3 * 8 * 2 * step.products)
@@ -123,15 +139,31 @@ def test_alpha_and_beta_beyond_their_digits_are_refused_before_anything_starts()
     engine = find_engine("gateshare-2pc")
     engine.check(translate(model, SIZE), {})
     with torch.no_grad():
-        next(value for name, value in model.named_parameters() if name.endswith("alpha"))[0] = -8.0
-    with pytest.raises(UnsupportedModelError, match=r"its alpha reaches 8, above 7\.99976: train with weight decay"):
+        next(value for name, value in model.named_parameters() if name.endswith("alpha"))[0] = -64.0
+    with pytest.raises(UnsupportedModelError, match=r"its alpha reaches 64, above 63\.9998: train with weight decay"):
         engine.check(translate(model, SIZE), {})
     find_engine("gateshare").check(translate(model, SIZE), {})
     with pytest.raises(EngineError, match="engine gateshare-2pc has no option dealer: leave it out"):
         engine.check(translate(nn.Sequential(nn.Conv2d(3, 4, 3)), SIZE), {"dealer": "pool"})
 
 
-@pytest.mark.parametrize("at", [0, 3, 6])
+@pytest.mark.parametrize(("largest", "limit"), [(-7.9, 8), (8.0, 16), (-17.5, 32), (63.9, 64)])
+def test_alpha_and_beta_of_a_short_training_are_exact_too(largest: float, limit: int) -> None:
+    model = shared_resnet(8)
+    with torch.no_grad():
+        parameters = dict(model.named_parameters())
+        last = next(name for name in reversed(parameters) if name.endswith(".alpha"))
+        parameters[last][-1] = largest
+        parameters[last.replace("alpha", "beta")][-1] = -largest
+    program = translate(model, SIZE)
+    numbers = calibrate(program)
+    assert numbers.affine_limit == limit
+    assert NumberFormat.parse(json.loads(json.dumps(numbers.dump())), program) == numbers
+    assert ("affine_limit" in numbers.dump()) == (limit > 8)
+    run_exactly(TwoPartyTrial(program, numbers), torch.randn(1, *SIZE) / 4)
+
+
+@pytest.mark.parametrize("at", [0, 3, 4, 6, 10, 11])  # 4 and 10 of the client are ciphertexts, 11 of the server a hint
 @pytest.mark.parametrize("party", PARTIES)
 @pytest.mark.parametrize("damage", ["short", "long", "repeated"])
 def test_a_dishonest_peer_ends_it_with_one_line_on_both_sides(

@@ -14,13 +14,13 @@ from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.ring import encode, truncate_client, truncate_server
 from deepshare.private.engines.gateshare.lot import Lot, Piece
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
-from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, gated
-from deepshare.private.engines.gateshare.protocols.linear import LinearStep, Multiply
+from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep
+from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.local import AffineStep, InputStep, LocalStep
 from deepshare.private.engines.gateshare.protocols.product import ProductStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
-from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
+from deepshare.private.engines.gateshare.protocols.step import Multiply, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.engines.gateshare.server import ServerParty
 from deepshare.private.ir.program import Program, hidden_tensors
@@ -28,6 +28,7 @@ from tests.private.engines.gateshare.trial import (
     Run,
     Tapped,
     Trial,
+    gated,
     watched,
 )
 
@@ -115,6 +116,11 @@ class Replay(Tapped):
         said, data = next(self._incoming)
         assert (said, len(data)) == (step, size)
         return np.frombuffer(bytearray(data), np.uint8)
+
+    def receive_both(self, step: int, more: int, *, into: Tensor) -> tuple[Tensor, NDArray[np.uint8]]:
+        data = self.receive(step, 8 * into.numel() + more)
+        numbers, rest = data[: 8 * into.numel()], data[8 * into.numel() :]
+        return into.copy_(torch.from_numpy(numbers.view(np.int64)).view(into.shape)), rest
 
 
 class ForClient:

@@ -26,7 +26,7 @@ from deepshare.private.engines.gateshare.preprocessing import together
 from deepshare.private.engines.gateshare.protocols import gate, local
 from deepshare.private.engines.gateshare.protocols.carry import Carries, Digits, levels
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
-from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep, gated
+from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.server import ServerParty
 from deepshare.private.ir.trace import translate
@@ -39,7 +39,7 @@ from tests.private.engines.gateshare.protocols.explanations import (
     World,
     other_model,
 )
-from tests.private.engines.gateshare.trial import SIZE, shared_resnet, truncated_shares, watched
+from tests.private.engines.gateshare.trial import SIZE, gated, shared_resnet, truncated_shares, watched
 from tests.private.engines.gateshare.two_party import InTheOpen, Told, TwoPartyTrial
 
 Script = list[tuple[str, bytes]]

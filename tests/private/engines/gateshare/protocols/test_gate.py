@@ -74,6 +74,7 @@ def activation(number: int, *, leads: bool, affine: bool, where: Tensor | None, 
         where=where,
         affine=AlphaBeta(values[0], values[1]) if affine else None,
         affine_bits=4,
+        affine_limit=8,
     )
 
 

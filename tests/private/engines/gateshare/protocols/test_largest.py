@@ -14,8 +14,7 @@ from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.protocols.largest import tournament
 from deepshare.private.engines.gateshare.protocols.local import output_cost, real_classes
 from deepshare.private.ir import outline
-from deepshare.private.ir.answer import Revealed, with_answer
-from deepshare.private.ir.trace import translate
+from deepshare.private.ir.trace import Revealed, translate, with_answer
 from deepshare.private.runtime.engine import engine_names, find_engine
 from tests.private.engines.gateshare.trial import SIZE, Trial, shared_resnet
 
@@ -77,8 +76,9 @@ def test_a_map_of_classes() -> None:
     assert float((real_classes(run.logits, scale, 4) == program.evaluate(images)).double().mean()) > 0.95
 
 
+@pytest.mark.usefixtures("parties_are_threads")
 @pytest.mark.parametrize("engine", ["gateshare", "gateshare-2pc"])
-def test_by_processes(engine: str) -> None:
+def test_through_the_interface(engine: str) -> None:
     if any(find_spec(package) is None for package in find_engine(engine).packages):
         pytest.skip(f"engine {engine} is not installed")
     torch.manual_seed(4)

@@ -3,7 +3,6 @@
 Messages alone would not, as they hold random shares; a party can add its own.
 """
 
-import threading
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -13,18 +12,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.client import ClientMaterial
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
-from deepshare.private.engines.gateshare.protocols import gate
+from deepshare.private.engines.gateshare.lot import Lot
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
-from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, ClientGate, GateStep
+from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.product import ProductStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.ir.trace import translate
 from tests.private.engines.gateshare.sessions import fix_randomness
-from tests.private.engines.gateshare.trial import SIZE, Run, Trial, chi_square, curved_resnet, excited, shared_resnet
+from tests.private.engines.gateshare.trial import (
+    SIZE,
+    Run,
+    Trial,
+    chi_square,
+    curved_resnet,
+    excited,
+    gated,
+    shared_resnet,
+)
 
 IMAGES = 32
 LOW, HIGH = 120.0, 440.0
@@ -53,29 +60,26 @@ def views(request: pytest.FixtureRequest) -> list[View]:
 
 
 def view(patch: pytest.MonkeyPatch, trial: Trial, images: Tensor) -> View:
-    results: list[Tensor] = []
-    gated, client = gate.gated, threading.current_thread()
-
-    def kept(*inputs: Tensor) -> Tensor:
-        result = gated(*inputs)
-        if threading.current_thread() is not client:
-            results.append(result)
-        return result
-
     for_server, for_client = trial.dealer.deal(IMAGES)
     material = trial.client.preprocess(for_client, fresh_seed())
     mine = dict(trial.public.seen)
-    with patch.context() as patched:
-        patched.setattr(gate, "gated", kept)
-        run = trial.online(images, [(for_server, range(IMAGES))], material, mine)
+    run = trial.online(images, [(for_server, range(IMAGES))], material, mine)
     gates = [step for step in trial.schedule.steps if isinstance(step, GateStep)]
     theirs = trial.schedule.seen
     server = {("input", 0): theirs[0]}
     seen_by_client = {}
     for (number, name), opening in material.openings.items():
         server[name, number] = opening + theirs[number if name == "tensor" else trial.schedule.steps[number].inputs[0]]
-    for step, result in zip(gates, results, strict=True):
-        server["answer", step.number] = sent(run.from_client, step) + result
+    opened = {step.number: gates_of(run, step) for step in gates if step.leads}
+    for step in gates:
+        h, e_C = step.shaped(opened[step.leader]), material.openings[step.number, "neurons"]
+        b_S, Ab_S = (
+            for_server.share(*piece)
+            for piece in (("bit", step.leader, step.gates), ("masked", step.number, step.neurons))
+        )
+        xb_S = Ab_S + (sent(run.from_server, step) + e_C) * step.per_neuron(b_S)
+        u_S = gated(step.per_neuron(h), theirs[step.inputs[0]], xb_S)
+        server["answer", step.number] = sent(run.from_client, step) + u_S
         seen_by_client["opening", step.number] = sent(run.from_server, step) + mine[step.inputs[0]]
     for one in trial.schedule.steps:
         if isinstance(one, OpeningStep):
@@ -85,14 +89,11 @@ def view(patch: pytest.MonkeyPatch, trial: Trial, images: Tensor) -> View:
     for (number, name), piece in for_server.pieces.items():
         if name in ("bit", "masked"):
             server[name, number] = torch.from_numpy(piece.view(np.int64))
-    server |= masks_of_corrections(trial, material, mine)
-    opened = {step.number: gates_of(run, step) for step in gates if step.leads}
+    server |= masks_of_corrections(trial, for_client, mine)
     return View(flat(server), flat(seen_by_client), opened)
 
 
-def masks_of_corrections(
-    trial: Trial, material: ClientMaterial, shares: dict[int, Tensor]
-) -> dict[tuple[str, int], Tensor]:
+def masks_of_corrections(trial: Trial, lot: Lot, shares: dict[int, Tensor]) -> dict[tuple[str, int], Tensor]:
     """What hides products of random numbers: used twice, it would give the server equations between true values."""
     found = {}
     for step in trial.schedule.steps:
@@ -102,9 +103,9 @@ def masks_of_corrections(
             products = [D(shares[source]) for D, source in parts]
             found["product", number] = shares[number] - torch.stack(products).sum(0)
         elif isinstance(step, GateStep):
-            D, held = trial.client.session[number], material.held[number]
-            assert isinstance(D, AlphaBeta) and isinstance(held, ClientGate)
-            found["affine", number] = D.beta * held.x_C - D.alpha * held.p - shares[number]
+            D, p = trial.client.session[number], lot.share("pad", number, step.neurons)
+            assert isinstance(D, AlphaBeta)
+            found["affine", number] = D.beta * shares[step.inputs[0]] - D.alpha * p - shares[number]
     return found
 
 

@@ -17,6 +17,7 @@ and the contribution. The AES key is no secret between the parties; every use ta
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -24,6 +25,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.crypto.parallel import in_parallel
 
 Words = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
@@ -34,6 +36,7 @@ _LEAF_BITS = 7
 _ZERO, _ONE, _ALL = np.uint64(0), np.uint64(1), ~np.uint64(0)
 _LEAF = _CONTRIBUTION = np.uint64(2)
 _SEED = ~np.uint64(3)
+_BYTE_ONE, _BYTE_LEAF, _BYTE_SEED = np.uint8(1), np.uint8(2), np.uint8(0xFC)
 _CHUNK = 1 << 14  # gates at a time, a multiple of 8: their seeds stay in the cache
 _SLACK = 15  # cryptography wants room for one more block but a byte
 
@@ -70,11 +73,6 @@ class Keys:
     turns: Bytes
 
     @classmethod
-    def empty(cls, gates: int, bits: int) -> Self:
-        """Room for words."""
-        return cls.from_bytes(bytearray(key_bytes(gates, bits)), gates, bits)
-
-    @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, gates: int, bits: int) -> Self:
         """Read what `to_bytes` wrote, without a copy."""
         size, depth = key_bytes(gates, bits), levels(bits)
@@ -89,7 +87,7 @@ class Keys:
         return b"".join(part.tobytes() for part in (self.seeds, self.leaves, self.turns))
 
 
-def deal(thresholds: Words, bits: int, roots: tuple[Words, Words], aes_key: bytes) -> Keys:
+def deal(thresholds: Words, bits: int, roots: tuple[Words, Words], aes_key: bytes, into: Bytes | None = None) -> Keys:
     """Make the words for gates with these thresholds.
 
     Args:
@@ -97,11 +95,13 @@ def deal(thresholds: Words, bits: int, roots: tuple[Words, Words], aes_key: byte
         bits: Bits of the numbers that are compared.
         roots: (gates, 2) random words of each party.
         aes_key: 16 bytes, not used for other keys.
+        into: Room for the words, `key_bytes` bytes; new without.
     """
-    keys = Keys.empty(len(thresholds), bits)
-    generator = _Generator(aes_key)
-    for part, packed in _parts(len(thresholds)):
-        threshold = thresholds[part]
+    room = np.empty(key_bytes(len(thresholds), bits), np.uint8) if into is None else into
+    keys = Keys.from_bytes(room.data, len(thresholds), bits)
+
+    def deal_part(part: slice, packed: slice) -> None:
+        generator, threshold = _Generator(aes_key), thresholds[part]
         walk = _Walk(np.stack([root[part] for root in roots]), np.array([[0], [1]], np.uint64))
         for level in range(levels(bits)):
             way = _bit(threshold, bits - 1 - level)
@@ -115,6 +115,8 @@ def deal(thresholds: Words, bits: int, roots: tuple[Words, Words], aes_key: byte
         generator.advance(walk.blocks, _LEAF)
         difference = walk.blocks ^ _spread(_bit(walk.total, 1))[..., None]
         keys.leaves[part] = difference[0] ^ difference[1] ^ _ones_below(threshold)
+
+    in_parallel([partial(deal_part, *part) for part in _parts(len(thresholds))])
     return keys
 
 
@@ -128,21 +130,51 @@ def evaluate(x: Words, party: int, roots: Words, keys: Keys, aes_key: bytes) -> 
         keys: For these gates.
         aes_key: That of `deal`.
     """
-    depth, shares = len(keys.seeds), np.empty(len(x), np.bool_)
-    generator = _Generator(aes_key)
+    shares, generator = np.empty(len(x), np.bool_), _Generator(aes_key)
     for part, packed in _parts(len(x)):
-        at = x[part]
-        walk = _Walk(roots[part].copy(), np.uint64(party))
-        for level in range(depth):
-            way = _bit(at, depth + _LEAF_BITS - 1 - level)
-            turn = np.unpackbits(keys.turns[level, packed], count=len(at))
-            generator.advance(walk.blocks, way)
-            walk.correct(way, keys.seeds[level, part], turn)
-        generator.advance(walk.blocks, _LEAF)
-        leaf = walk.blocks ^ (keys.leaves[part] & walk.masks[:, None])
-        half = np.where(_bit(at, 6), leaf[:, 1], leaf[:, 0])
-        shares[part] = _bit(half, at & np.uint64(63)) ^ _bit(walk.total, 1)
+        some = Keys(keys.seeds[:, part], keys.leaves[part], keys.turns[:, packed])
+        shares[part] = _evaluate(x[part], party, roots[part].copy(), some, generator)
     return shares
+
+
+def _evaluate(x: Words, party: int, blocks: Words, keys: Keys, generator: "_Generator") -> Bits:
+    """`evaluate` for a chunk; blocks are its roots, and are changed.
+
+    All single bits are handled as bytes, eight times as many at once: of a block a level reads and writes the lowest
+    byte alone.
+    """
+    depth, count, lowest = len(keys.seeds), len(x), blocks.view(np.uint8)[:, 0]
+    at, masks, added = np.empty_like(x), np.full(count, -party, np.int64).view(np.uint64), np.empty_like(blocks)
+    way, marks, total, bits = (
+        at.view(np.uint8)[::8],
+        np.full(count, party, np.uint8),
+        np.zeros(count, np.uint8),
+        lowest.copy(),
+    )
+    for level in range(depth):
+        np.right_shift(x, np.uint64(depth + _LEAF_BITS - 1 - level), out=at)
+        asked = way & _BYTE_ONE
+        bits &= _BYTE_SEED
+        bits |= asked
+        lowest[:] = bits
+        generator.replace(blocks)
+        for half in range(2):  # by columns: numpy is slow where masks would be broadcast to pairs
+            np.bitwise_and(keys.seeds[level, :, half], masks, out=added[:, half])
+        blocks ^= added
+        bits[:] = lowest
+        total ^= bits
+        asked &= np.unpackbits(keys.turns[level], count=count)
+        marks &= asked
+        marks ^= bits
+        marks &= _BYTE_ONE
+        masks[:] = marks
+        np.negative(masks, out=masks)
+    lowest[:] = (bits & _BYTE_SEED) | _BYTE_LEAF
+    generator.replace(blocks)
+    upper = _bit(x, 6) == 1
+    leaf = np.where(upper, blocks[:, 1], blocks[:, 0]) ^ (np.where(upper, keys.leaves[:, 1], keys.leaves[:, 0]) & masks)
+    share: Bits = _bit(leaf, x & np.uint64(63)) != _bit(total, 1)
+    return share
 
 
 class _Generator:
@@ -157,6 +189,10 @@ class _Generator:
         low = blocks[..., 0]
         low &= _SEED
         low |= ask
+        self.replace(blocks)
+
+    def replace(self, blocks: Words) -> None:
+        """Put AES(block) xor block in the place of each block."""
         self._encryptor.update_into(blocks.view(np.uint8).data, self._out.data)
         blocks ^= self._out[: blocks.nbytes].view(np.uint64).reshape(blocks.shape)
 
@@ -203,7 +239,7 @@ def _parts(gates: int) -> Iterator[tuple[slice, slice]]:
         yield slice(begin, begin + _CHUNK), slice(begin // 8, (begin + _CHUNK) // 8)
 
 
-def _bit(x: Words, place: int | Words) -> Words:
+def _bit(x: Words | Bytes, place: int | Words) -> Words:
     return (x >> np.asarray(place, np.uint64)) & _ONE
 
 

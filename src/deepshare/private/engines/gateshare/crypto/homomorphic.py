@@ -1,21 +1,15 @@
-"""Products under homomorphic encryption: shares of A W mod 2^64, for a matrix A of the client and W of the server.
+"""Products of numbers under encryption: shares of x y mod 2^64, one by one, for x of the client and y of the server.
 
-The protocol is CHEETAH's (Huang et al., 2022) as SecretFlow SPU has it, semi-honest: whoever has the smaller matrix
-encrypts it, the other multiplies in ciphertext, subtracts a random share and packs the rest. The shares are SPU's own,
-taken from its memory as they are. That is no interface of SPU, so its version is fixed, the form of every share is
-checked, and a product whose result is known comes first.
+Squares and products of hidden tensors need them; linear layers have `hinted`. The protocol is CHEETAH's (Huang et al.,
+2022) as SecretFlow SPU has it, semi-honest. The shares are SPU's own, taken from its memory as they are. That is no
+interface of SPU, so its version is fixed, the form of every share is checked, and products whose results are known come
+first.
 
 SPU talks through the parties' own channel. So it needs no port, its bytes are counted and TLS covers them.
-
-A product of groups multiplies matrices (rows, inner) and (inner, outputs) pairwise: channels by numbers of their own,
-say. Several groups together make a matrix with blocks on its diagonal, until the result fills a ciphertext. Groups of
-single numbers are multiplied element by element.
 """
 
-import math
 import re
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable
 from importlib import metadata, util
 from typing import Any, Protocol, Self
 
@@ -24,22 +18,16 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.spu.cheetah import TRIPLE_KEYS, Triples, product, work
+from deepshare.private.engines.spu.cheetah import BATCH, Triples
 from deepshare.private.runtime.engine import Part, Role
 
 SPU_VERSION = "0.10.0.dev20251211"
 _STORAGE = "cheetah.AShr<FM64>"
-_PACKING = 2_000  # bytes that are worth the packing of a ciphertext, of which a core does some hundred a second
 _WAIT_MILLISECONDS = 3_600_000  # longer than messages wait, so that theirs is the error
 _RANKS: dict[Role, int] = {"server": 0, "client": 1}
-# Large enough that the answer is packed, for which both make keys.
-_TRIAL = (1024, 16, 8)
-_SINGLE = (1, 1, 1)
-_SINGLES = 1 << 17  # multiplied at once
-
-
-Shapes = dict[str, tuple[int, ...]]
-"""Of the client's factor A and the server's factor W."""
+_TRIAL = 16  # products, for which both make keys
+MOST_PRODUCTS = 1 << 17
+"""That are made at once."""
 
 
 class Messages(Protocol):
@@ -58,65 +46,19 @@ class Messages(Protocol):
         """Wait for the next message of this name."""
 
 
-@dataclass(frozen=True)
-class GroupedSize:
-    """Sizes of a product of groups, which are public."""
-
-    groups: int
-    rows: int
-    inner: int
-    outputs: int
-
-    def products(self) -> "list[Cut]":
-        """The groups that are multiplied at once, and the size of that product."""
-        return _cheapest(self)
+def parts(count: int) -> list[slice]:
+    """The products that are made at once."""
+    return [slice(begin, min(begin + MOST_PRODUCTS, count)) for begin in range(0, count, MOST_PRODUCTS)]
 
 
-Cut = tuple[slice, tuple[int, int, int]]
-
-
-@cache
-def _cheapest(size: GroupedSize) -> list[Cut]:
-    """The way with the fewest bytes: so many groups at once, a power of two, with zeros in the inner dimension or not.
-
-    Bytes are weighed against ciphertexts that have to be packed, which takes most of the time.
-    """
-    if (size.rows, size.inner, size.outputs) == _SINGLE:
-        begins = range(0, size.groups, _SINGLES)
-        return [(slice(begin, min(begin + _SINGLES, size.groups)), _SINGLE) for begin in begins]
-    ways = []
-    together = 1
-    while together < 2 * size.groups:
-        ways += [_cuts(size, together, padded) for padded in (False, True)]
-        together *= 2
-    return min(ways, key=lambda cuts: sum(_bytes(one) + _PACKING * work(*one) for _, one in cuts))
-
-
-def _cuts(size: GroupedSize, together: int, padded: bool) -> list[Cut]:
-    cuts = []
-    for begin in range(0, size.groups, together):
-        count = min(together, size.groups - begin)
-        inner = count * size.inner
-        if padded:
-            inner = 1 << (inner - 1).bit_length()
-        cuts.append((slice(begin, begin + count), (size.rows, inner, count * size.outputs)))
-    return cuts
-
-
-def _bytes(size: tuple[int, int, int]) -> int:
-    cost = product(*size)
-    return cost.server_bytes + cost.client_bytes
-
-
-def product_cost(size: GroupedSize) -> Part:
-    """Bytes of a product of groups, within some percent."""
-    cuts, triples = size.products(), Triples(0)
-    parts = [triples.product(cut.stop - cut.start) if one == _SINGLE else product(*one) for cut, one in cuts]
-    if cuts[0][1] == _SINGLE:
-        parts.append(TRIPLE_KEYS)
-    return Part(
-        server_bytes=sum(part.server_bytes for part in parts), client_bytes=sum(part.client_bytes for part in parts)
-    )
+def products_cost(counts: Iterable[int]) -> Part:
+    """Bytes of products after the trial, within some percent."""
+    triples, cost = Triples(BATCH - _TRIAL), Part()
+    for count in counts:
+        for part in parts(count):
+            made = triples.product(part.stop - part.start)
+            cost += Part(server_bytes=made.server_bytes, client_bytes=made.client_bytes)
+    return cost
 
 
 def check_installed() -> None:
@@ -164,13 +106,13 @@ class Encrypted:
         config.experimental_enable_colocated_optimization = True
         ends = [None, None]
         self._end = ends[1 - self._rank] = _linked(duplex)
-        self._io, self._executables = spu.Io(2, config), dict[tuple[tuple[int, ...], ...], Any]()
+        self._io, self._executables = spu.Io(2, config), dict[int, Any]()
         self._link = libspu.link.create_with_channels(desc, self._rank, ends)
         self._runtime = spu.Runtime(self._link, config)
 
     @classmethod
     def begin(cls, duplex: Messages, party: Role) -> Self:
-        """Connect to the other party, which begins too, and multiply once for trial.
+        """Connect to the other party, which begins too, and multiply for trial.
 
         Raises:
             EngineError: SPU is missing, or another one than is known, or it does not multiply as it did.
@@ -180,40 +122,25 @@ class Encrypted:
         encrypted._try()
         return encrypted
 
-    def product(self, own: Tensor, size: tuple[int, int, int]) -> Tensor:
-        """A share of A W, (rows, outputs).
-
-        Args:
-            own: A (rows, inner) of the client, W (inner, outputs) of the server.
-            size: Rows, inner dimension, outputs.
+    def products(self, own: Tensor) -> Tensor:
+        """Shares of the products of two vectors, number by number.
 
         Raises:
             EngineError: The other party sent something else.
             ConnectionError: It is gone.
         """
-        rows, inner, outputs = size
-        return self._multiplied(own, {"A": (rows, inner), "W": (inner, outputs)}, (rows, outputs))
+        return torch.cat([self._multiplied(own[part]) for part in parts(len(own))])
 
-    def elements(self, own: Tensor) -> Tensor:
-        """A share of the products of two vectors, element by element.
-
-        Raises:
-            EngineError: The other party sent something else.
-            ConnectionError: It is gone.
-        """
-        shape = tuple(own.shape)
-        return self._multiplied(own, {"A": shape, "W": shape}, shape)
-
-    def _multiplied(self, own: Tensor, shapes: Shapes, result: tuple[int, ...]) -> Tensor:
-        mine = "W" if self._rank == 0 else "A"
+    def _multiplied(self, own: Tensor) -> Tensor:
+        mine = "y" if self._rank == 0 else "x"
         try:
-            for owner, name in ((1, "A"), (0, "W")):
-                known = own.numpy() if name == mine else np.zeros(shapes[name], np.int64)
+            for owner, name in ((1, "x"), (0, "y")):
+                known = own.contiguous().numpy() if name == mine else np.zeros(len(own), np.int64)
                 secret = self._libspu.Visibility.VIS_SECRET
                 self._runtime.set_var(name, self._io.make_shares(known, secret, owner)[self._rank])
-            self._runtime.run(self._compiled(shapes))
-            share = self._share("AW", result)
-            for name in ("A", "W", "AW"):
+            self._runtime.run(self._compiled(len(own)))
+            share = self._share("xy", len(own))
+            for name in ("x", "y", "xy"):
                 self._runtime.del_var(name)
         except RuntimeError as error:
             if self._duplex.error is not None:
@@ -223,57 +150,32 @@ class Encrypted:
             ) from error
         return share
 
-    def groups(self, own: Tensor, size: tuple[int, int, int]) -> Tensor:
-        """A share of the products of some groups, (groups, rows, outputs).
-
-        Args:
-            own: (groups, rows, inner) of the client, (groups, inner, outputs) of the server.
-            size: As `GroupedSize.products` gives it.
-        """
-        rows, inner, _ = size
-        if size == _SINGLE:
-            return self.elements(own.reshape(-1).contiguous()).view(-1, 1, 1)
-        if self._rank == 0:
-            mine = torch.block_diag(*own)
-            mine = torch.nn.functional.pad(mine, (0, 0, 0, inner - len(mine)))
-        else:
-            mine = own.transpose(0, 1).reshape(rows, -1)
-            mine = torch.nn.functional.pad(mine, (0, inner - mine.shape[1]))
-        share = self.product(mine.contiguous(), size)
-        return share.view(rows, len(own), -1).transpose(0, 1)
-
     def _try(self) -> None:
-        """Multiply matrices that both know, and compare."""
-        rows, inner, outputs = _TRIAL
-        A = torch.arange(rows * inner).view(rows, inner) * 0x5851F42D4C957F2D + 0x14057B7EF767814F
-        W = (torch.arange(inner * outputs).view(inner, outputs) * 7919) % 65536 - 32768
-        share = self.product(W if self._rank == 0 else A, _TRIAL)
+        """Multiply numbers that both know, and compare."""
+        x, y = (torch.arange(1, _TRIAL + 1) * factor for factor in (0x5851F42D4C957F2D, 0x14057B7EF767814F))
+        share = self.products(y if self._rank == 0 else x)
         # Both send their whole share: it is of no secret.
         self._duplex.put("trial", share.numpy().tobytes())
         other = np.frombuffer(bytearray(self._duplex.get("trial")), np.int64)
-        right = other.size == rows * outputs and torch.equal(share + torch.from_numpy(other).view(rows, outputs), A @ W)
-        if not right:
+        if other.size != _TRIAL or not torch.equal(share + torch.from_numpy(other), x * y):
             raise EngineError(
                 f"this SPU multiplies wrongly, or the other party has another: install spu {SPU_VERSION} on both sides"
             )
 
-    def _compiled(self, shapes: Shapes) -> Any:
-        key = (shapes["A"], shapes["W"])
-        if key not in self._executables:
+    def _compiled(self, count: int) -> Any:
+        if count not in self._executables:
             import jax
             from spu.utils import frontend
 
             secret = self._libspu.Visibility.VIS_SECRET
             with jax.enable_x64(True):
-                form = jax.ShapeDtypeStruct
-                arguments = [form(shape, np.int64) for shape in key]  # type: ignore[no-untyped-call]
-                multiply = (lambda A, W: A * W) if len(key[0]) == 1 else (lambda A, W: A @ W)
-                self._executables[key], _ = frontend.compile(
-                    frontend.Kind.JAX, multiply, arguments, {}, ["A", "W"], [secret] * 2, lambda _: ["AW"]
+                arguments = [jax.ShapeDtypeStruct((count,), np.int64)] * 2  # type: ignore[no-untyped-call]
+                self._executables[count], _ = frontend.compile(
+                    frontend.Kind.JAX, lambda x, y: x * y, arguments, {}, ["x", "y"], [secret] * 2, lambda _: ["xy"]
                 )
-        return self._executables[key]
+        return self._executables[count]
 
-    def _share(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def _share(self, name: str, count: int) -> Tensor:
         """The raw share of a variable, if it has the form that is known."""
         share, meta = self._runtime.get_var(name), self._libspu.ValueMeta()
         meta.ParseFromString(share.meta)
@@ -282,12 +184,12 @@ class Encrypted:
             chunk = self._libspu.ValueChunk()
             chunk.ParseFromString(data)
             content += chunk.content
-        if meta.storage_type != _STORAGE or len(content) != 8 * math.prod(shape):
+        if meta.storage_type != _STORAGE or len(content) != 8 * count:
             raise EngineError(
                 f"SPU holds a share of {len(content)} bytes as {meta.storage_type}, and one of "
-                f"{8 * math.prod(shape)} as {_STORAGE} is known: install spu {SPU_VERSION}"
+                f"{8 * count} as {_STORAGE} is known: install spu {SPU_VERSION}"
             )
-        return torch.frombuffer(content, dtype=torch.int64).view(shape)
+        return torch.frombuffer(content, dtype=torch.int64)
 
 
 def _reason(error: RuntimeError) -> str:

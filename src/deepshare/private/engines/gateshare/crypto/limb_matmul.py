@@ -13,6 +13,7 @@ the values under it in a row, channels last, so that rows are copied in long run
 """
 
 import math
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,9 +29,27 @@ Pair = tuple[int, int]
 
 _EXACT = 1 << 53
 _PLAIN = _EXACT >> 31  # what x in limbs of 32 bits leaves for a plain weight
-_CHUNK = 1 << 20  # numbers in the columns of one part, which keeps memory small
-# The least that is worth a part of its own, on another core: as measured.
+_CHUNK = 5 << 16  # numbers in the columns of one part: they stay in the cache
+# The least that is worth a part of its own, on another core or in the cache: as measured.
 _FEWEST_POSITIONS, _FEWEST_OUTPUTS, _FEWEST_PRODUCTS = 32, 128, 1 << 20
+_FEWEST_IN_CACHE = 64
+
+
+class _Room(threading.local):
+    """Memory that a thread uses again, because the first write to a page takes long."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.empty(0, dtype=torch.int64)
+
+    def copy(self, view: Tensor) -> Tensor:
+        """A copy without gaps, good until the next one; of a type of 8 bytes."""
+        count = view.numel()
+        if len(self._numbers) < count:
+            self._numbers = torch.empty(count, dtype=torch.int64)
+        return self._numbers[:count].view(view.dtype).view(view.shape).copy_(view)
+
+
+_ROOM = _Room()
 
 
 @dataclass(frozen=True)
@@ -85,9 +104,24 @@ class Weight(ABC):
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product with x (N, C) or (N, C, H, W), mod 2^64."""
-        if self._is_matrix:
-            return self._convolve(x[..., None, None]).flatten(1)
-        return self._convolve(x)
+        return self._times_matrix(x) if self._is_matrix else self._convolve(x)
+
+    def _times_matrix(self, x: Tensor) -> Tensor:
+        rows, outputs = len(x), self.outputs
+        result = x.new_empty(rows, outputs)
+        cores = CORES if x.numel() * outputs >= _FEWEST_PRODUCTS else 1
+        if rows > outputs:
+            parts = [(some, slice(0, outputs)) for some in _slices(rows, -(-rows // cores))]
+        else:
+            each = max(-(-outputs // cores), _FEWEST_OUTPUTS)
+            parts = [(slice(0, rows), some) for some in _slices(outputs, each)]
+        in_parallel([partial(self._fill_matrix, result, x, *part) for part in parts])
+        return result
+
+    def _fill_matrix(self, result: Tensor, x: Tensor, rows: slice, outputs: slice) -> None:
+        limbs = self._split(x[rows])[None]
+        products = (self._multiply(block[..., outputs, :], limbs[..., where]) for where, block in self._blocks)
+        result[rows, outputs] = reduce(Tensor.add_, products)[0].T
 
     def _convolve(self, x: Tensor) -> Tensor:
         maps = _padded(x, self.geometry.padding)
@@ -106,19 +140,24 @@ class Weight(ABC):
             yield from ((slice(0, images), slice(0, high), some) for some in _slices(outputs, each))
             return
         rows = max(-(-images * high // cores), -(-_FEWEST_POSITIONS // wide))
-        rows = max(1, min(rows, _CHUNK // (self.limbs * a_row)))
+        in_cache = max(_CHUNK // (self.limbs * a_row), -(-_FEWEST_IN_CACHE // wide))
+        rows = -(-rows // -(-rows // in_cache))  # as many parts for each core
         for some in _slices(images, max(1, rows // high)):
             yield from ((some, band, slice(0, outputs)) for band in _slices(high, min(rows, high)))
 
     def _fill(self, result: Tensor, maps: Tensor, images: slice, rows: slice, outputs: slice) -> None:
         """Do one part of a convolution."""
-        (down, _), (below, _) = self.geometry.stride, self.geometry.dilation
-        seen = slice(rows.start * down, (rows.stop - 1) * down + (self.kernel[0] - 1) * below + 1)
         part = result[images, outputs, rows]
-        columns = _columns(self._split(maps[images, seen]), self.kernel, self.geometry)
+        limbs = self._split(maps[images, self._seen(rows)])
+        columns = _columns(limbs, self.kernel, self.geometry, _ROOM)
         products = (self._multiply(block[..., outputs, :], columns[..., where]) for where, block in self._blocks)
         apart = reduce(Tensor.add_, products).reshape(part.shape[1], part.shape[0], *part.shape[2:])
         part.copy_(apart.transpose(0, 1))
+
+    def _seen(self, rows: slice) -> slice:
+        """Rows of the padded map under the kernel, for some rows of the result."""
+        (down, _), (below, _) = self.geometry.stride, self.geometry.dilation
+        return slice(rows.start * down, (rows.stop - 1) * down + (self.kernel[0] - 1) * below + 1)
 
 
 def plain_weight(weight: Tensor, geometry: Geometry | None = None) -> Weight:
@@ -161,6 +200,24 @@ class WholeWeight(Weight):
     def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
         # The weights second and transposed: with few positions any other order takes four times as long.
         return (x[0, 0] @ block[0].T).T[None]
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        # As for all weights, but products are written where they belong, channels last, and transposed by image:
+        # torch does that in blocks, if both sides are matrices without gaps.
+        maps = _padded(x, self.geometry.padding)
+        high, wide = self.geometry.positions((maps.shape[1], maps.shape[2]), self.kernel)
+        products = x.new_empty(len(x), high, wide, self.outputs)
+        in_parallel([partial(self._fill, products, maps, *part) for part in self._parts(maps, (high, wide))])
+        result = x.new_empty(len(x), self.outputs, high, wide)
+        for image, product in zip(result.flatten(2), products.flatten(1, 2), strict=True):
+            image.copy_(product.T)
+        return result
+
+    def _fill(self, result: Tensor, maps: Tensor, images: slice, rows: slice, outputs: slice) -> None:
+        seen = maps[images, self._seen(rows)]
+        columns = _columns(seen[None], self.kernel, self.geometry, _ROOM)[0, 0]
+        ((_, block),) = self._blocks
+        torch.mm(columns, block[0, outputs].T, out=result[images, rows, :, outputs].flatten(0, 2))
 
 
 class PlainWeight(Weight):
@@ -271,12 +328,17 @@ def _slices(count: int, each: int) -> Iterator[slice]:
 def _padded(x: Tensor, padding: Pair) -> Tensor:
     """Maps (N, C, H, W) with zeros around them and channels last: (N, H', W', C)."""
     (high, wide), (count, channels, height, width) = padding, x.shape
+    last = x.new_empty(count, height * width, channels)
+    for one, image in zip(last, x.flatten(2), strict=True):
+        one.copy_(image.T)  # torch transposes a whole matrix in blocks
+    if not high and not wide:
+        return last.view(count, height, width, channels)
     out = x.new_zeros(count, height + 2 * high, width + 2 * wide, channels)
-    out[:, high : high + height, wide : wide + width] = x.permute(0, 2, 3, 1)
+    out[:, high : high + height, wide : wide + width] = last.view(count, height, width, channels)
     return out
 
 
-def _columns(planes: Tensor, kernel: Pair, geometry: Geometry) -> Tensor:
+def _columns(planes: Tensor, kernel: Pair, geometry: Geometry, room: _Room | None = None) -> Tensor:
     """Values under the kernel in padded planes (L, N, H, W, C): (groups, L, N * positions, kh * kw * C / groups)."""
     limbs, count, height, width, channels = planes.shape
     high, wide = geometry.positions((height, width), kernel)
@@ -287,7 +349,8 @@ def _columns(planes: Tensor, kernel: Pair, geometry: Geometry) -> Tensor:
         (geometry.groups, limbs, count, high, wide, *kernel, each),
         (each, plane, image, row * down, column * right, row * below, column * beside, 1),
     )
-    return view.reshape(geometry.groups, limbs, count * high * wide, kernel[0] * kernel[1] * each)
+    whole = view if room is None or view.is_contiguous() else room.copy(view)
+    return whole.reshape(geometry.groups, limbs, count * high * wide, kernel[0] * kernel[1] * each)
 
 
 def rows_of_kernels(weight: Tensor, groups: int) -> Tensor:

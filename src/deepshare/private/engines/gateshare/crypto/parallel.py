@@ -17,6 +17,8 @@ CORES = len(os.sched_getaffinity(0))
 
 def in_parallel(tasks: Sequence[Callable[[], object]]) -> None:
     """Do all tasks, one of them at least in this thread, each with one thread of torch."""
+    if not tasks:
+        return
     own, *others = tasks
     begun = [(task, _helpers().submit(task)) for task in others]
     own()

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_lot
+from deepshare.private.engines.gateshare.preprocessing.arrival import ArrivingPieces, LotSender, receive_arriving
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import Dealing
 from deepshare.private.transport.channel import Channel
 
@@ -33,12 +34,25 @@ class LotDealer:
 
     def deal(self, images: int) -> tuple[Lot, Lot]:
         """Deal a lot for some images: the server's half and the client's."""
-        name = os.urandom(ID_BYTES)
-        server, client, own = (Lot(name, fresh_seed(), images) for _ in range(3))
-        at = Dealing(session=self._session, own=own, server=server, client=client)
+        at = self._begin(images)
         for step in self._schedule.steps:
             step.deal(at)
-        return server, client
+        return at.server, at.client
+
+    def deal_to(self, server: LotSender, client: LotSender, images: int) -> None:
+        """Deal a lot for some images to both parties, each piece sent as soon as it is dealt."""
+        at = self._begin(images)
+        server.begin(at.server)
+        client.begin(at.client)
+        for step in self._schedule.steps:
+            step.deal(at)
+            server.step(step.number, at.server)
+            client.step(step.number, at.client)
+
+    def _begin(self, images: int) -> Dealing:
+        name = os.urandom(ID_BYTES)
+        server, client, own = (Lot(name, fresh_seed(), images) for _ in range(3))
+        return Dealing(session=self._session, own=own, server=server, client=client)
 
 
 class LotStock:
@@ -85,15 +99,35 @@ class ClientLotsFromDealer:
 
     def __init__(self, schedule: Schedule, dealer: Channel, server: Channel) -> None:
         self._schedule, self._dealer, self._server, self._stock = schedule, dealer, server, LotStock()
+        self._ordered: int | None = None
+        self._arriving: ArrivingPieces | None = None
+
+    def order(self, images: int) -> None:
+        """Ask the dealer for the next lot, before the server is ready."""
+        self._wait()
+        self._dealer.send_message({"deal": images})
+        self._ordered = images
+
+    def end(self) -> None:
+        """Tell the dealer that there will be no more."""
+        self._wait()
+        self._dealer.send_message({"end": True})
+
+    def _wait(self) -> None:
+        """Wait until the dealer has nothing more to send: a channel serves one thread at a time."""
+        if self._arriving is not None:
+            self._arriving.wait()
 
     def check(self, images: int) -> None:
         """The dealer deals as many as are asked for."""
 
     def get(self, images: int) -> list[Lot]:
-        """One lot for all."""
-        for channel in (self._server, self._dealer):
-            channel.send_message({"deal": images})
-        lot = receive_lot(self._dealer, self._schedule, images, "client")
+        """One lot for all, whose pieces may be under way."""
+        self._server.send_message({"deal": images})
+        if self._ordered != images:
+            self.order(images)
+        self._ordered = None
+        lot, self._arriving = receive_arriving(self._dealer, self._schedule, images, "client")
         self._stock.add(lot)
         return [self._stock.take(lot.id)]
 
@@ -111,10 +145,14 @@ class ServerLotsFromDealer(LotStock):
     def __init__(self, schedule: Schedule, dealer: Channel) -> None:
         super().__init__()
         self._schedule, self._dealer = schedule, dealer
+        self._arriving: ArrivingPieces | None = None
 
     def expect(self, images: int) -> None:
-        """Receive a lot from the dealer."""
-        self.add(receive_lot(self._dealer, self._schedule, images, "server"))
+        """Receive a lot from the dealer, whose pieces may be under way."""
+        if self._arriving is not None:
+            self._arriving.wait()
+        lot, self._arriving = receive_arriving(self._dealer, self._schedule, images, "server")
+        self.add(lot)
 
     def dealt_bytes(self, lot: Lot) -> int:
         """The dealer counts them all."""

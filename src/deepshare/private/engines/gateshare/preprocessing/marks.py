@@ -84,7 +84,7 @@ class Marks:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
-        with self._sound():
+        with _sound(self._folder):
             if (folder / SPENT).exists():
                 _take_over(folder)
             if not (folder / FILE).exists():
@@ -101,7 +101,7 @@ class Marks:
             owners: Images that each client may ask.
         """
         (folder / FILE).touch(0o600)  # files beside it get its permissions
-        with closing(_opened(folder)) as base:
+        with _sound(folder), closing(_opened(folder)) as base:
             base.executescript(_TABLES)
             base.executemany("INSERT INTO owners VALUES (?, ?)", owners.items())
         return cls(folder)
@@ -121,18 +121,18 @@ class Marks:
 
     def fresh(self) -> list[bytes]:
         """Ids of the lots that are left, doubted ones last."""
-        with self._sound(), self._lock:
+        with _sound(self._folder), self._lock:
             rows = self._base.execute("SELECT id FROM lots WHERE state IN (0, 3) ORDER BY state, id").fetchall()
         return [name for (name,) in rows]
 
     def spent(self) -> list[bytes]:
         """Ids of the lots that are spent."""
-        with self._sound(), self._lock:
+        with _sound(self._folder), self._lock:
             return [name for (name,) in self._base.execute("SELECT id FROM lots WHERE state IN (1, 2)")]
 
     def state(self, name: bytes) -> tuple[int, str] | None:
         """State and owner of a lot; None if it was never here."""
-        with self._sound(), self._lock:
+        with _sound(self._folder), self._lock:
             row: tuple[int, str] | None = self._base.execute(
                 "SELECT state, owner FROM lots WHERE id = ?", (name,)
             ).fetchone()
@@ -179,7 +179,7 @@ class Marks:
     def stock(self) -> list[Stock]:
         """Counts of all owners."""
         week = 7 * 86_400.0
-        with self._sound(), self._lock:
+        with _sound(self._folder), self._lock:
             counts = self._base.execute("SELECT owner, state, count(*) FROM lots GROUP BY owner, state").fetchall()
             limits = dict(self._base.execute("SELECT name, images FROM owners"))
             recent = self._base.execute(
@@ -207,7 +207,7 @@ class Marks:
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is on the disk when it ends."""
-        with self._sound(), self._lock:
+        with _sound(self._folder), self._lock:
             self._base.execute("BEGIN IMMEDIATE")
             try:
                 yield self._base
@@ -217,18 +217,22 @@ class Marks:
                     self._base.execute("ROLLBACK")
                 raise
 
-    @contextmanager
-    def _sound(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise EngineError(f"the marks in {self._folder} cannot be written ({error}): is the disk full?") from error
-        except sqlite3.ProgrammingError as error:  # sqlite3's word for a connection that was closed
-            raise EngineError(f"the pool in {self._folder} was closed while it was in use") from error
-        except sqlite3.DatabaseError as error:
-            raise EngineError(
-                f"{self._folder / FILE} is damaged, and lots must not be used twice: deal anew"
-            ) from error
+
+@contextmanager
+def _sound(folder: Path) -> Iterator[None]:
+    """Say what is wrong with the marks in a folder.
+
+    Raises:
+        EngineError: They cannot be written, or are damaged.
+    """
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise EngineError(f"the marks in {folder} cannot be written ({error}): is the disk full?") from error
+    except sqlite3.ProgrammingError as error:  # sqlite3's word for a connection that was closed
+        raise EngineError(f"the pool in {folder} was closed while it was in use") from error
+    except sqlite3.DatabaseError as error:
+        raise EngineError(f"{folder / FILE} is damaged, and lots must not be used twice: deal anew") from error
 
 
 def _opened(folder: Path) -> sqlite3.Connection:

@@ -8,25 +8,28 @@ from torch import Tensor
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
 from deepshare.private.engines.gateshare.compile import check
-from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
+from deepshare.private.engines.gateshare.fixedpoint import ComparisonBits, NumberFormat, calibrate
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 
 
-def write(path: Path, program: Program, samples: Tensor | None = None) -> None:
+def write(
+    path: Path, program: Program, samples: Tensor | None = None, comparison_bits: ComparisonBits | None = None
+) -> None:
     """Write the outline and the number format of a network.
 
     Args:
         path: The file.
         program: With its weights.
         samples: Images to measure ranges on; without any, synthetic ones.
+        comparison_bits: Bits of a comparison; by default all of the range.
 
     Raises:
         UnsupportedModelError: The network does something that gateshare cannot do.
         EngineError: The file cannot be written.
     """
     check(program)
-    content = {"outline": outline.dump(program), "numbers": calibrate(program, samples).dump()}
+    content = {"outline": outline.dump(program), "numbers": calibrate(program, samples, comparison_bits).dump()}
     try:
         write_atomically(path, json.dumps(content).encode())
     except OSError as error:

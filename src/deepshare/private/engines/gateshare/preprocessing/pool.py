@@ -35,6 +35,7 @@ from deepshare.private.runtime.engine import Dealt
 from deepshare.private.transport.channel import RefusalError
 
 VERSION, EARLIER = 4, 3
+NO_POOL = "there is no finished pool in {}: make one with deepshare private deal, or prepare without a dealer"
 ABOUT, LOTS, MASKED_WEIGHTS = "pool.json", "lots", "offsets"  # names in pools that are dealt already
 DEALT, MADE = "gateshare", "gateshare-2pc"
 """Engines of a pool's lots: those of a dealer, and those that the two parties make."""
@@ -356,7 +357,7 @@ def _about(folder: Path) -> dict[str, str]:
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise EngineError(f"there is no finished pool in {folder}: make one with deepshare private deal") from error
+        raise EngineError(NO_POOL.format(folder)) from error
     except (OSError, ValueError) as error:
         raise EngineError(f"{folder / ABOUT} is damaged: deal anew") from error
     if not isinstance(about, dict) or about.get("version") not in (VERSION, EARLIER):

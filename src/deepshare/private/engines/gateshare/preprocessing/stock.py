@@ -10,7 +10,7 @@ from typing import Any
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.preprocessing.marks import Marks, Stock
-from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, pools_in
+from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, NO_POOL, pools_in
 
 LOW = (0.2, 0.05)
 """Shares of a pool at which to warn."""
@@ -90,7 +90,7 @@ def levels(folder: Path) -> list[Level]:
         with suppress(EngineError):
             pools += [(path, party, about) for path, about in pools_in(folder, party)]
     if not pools:
-        raise EngineError(f"there is no finished pool in {folder}: make one with deepshare private deal")
+        raise EngineError(NO_POOL.format(folder))
     return [level for one in pools for level in _of(*one)]
 
 
@@ -114,7 +114,7 @@ def move_pool(new: Path, folder: Path) -> Path:
         EngineError: It is no pool, or the folder is one itself, or has one of that name.
     """
     if not (new / ABOUT).is_file():
-        raise EngineError(f"there is no finished pool in {new}: make one with deepshare private deal")
+        raise EngineError(NO_POOL.format(new))
     if (folder / ABOUT).exists():
         raise EngineError(f"{folder} is a pool itself: give a folder of pools, and the same one to serve --pool")
     # The pools of several dealings are all named `server`.

@@ -1,6 +1,6 @@
 """Lots that the two parties make together, without a dealer: transfers for gates, encryption for linear layers.
 
-The work is done in *units*, one after the other: the transfers of a leader, or one product under encryption. After each
+The work is done in *units*, one after the other: the transfers of a step, or its products under encryption. After each
 the parties agree on a tag for it, so that work that was interrupted goes on after the last unit that both have.
 """
 
@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, GroupedSize
+from deepshare.private.engines.gateshare.crypto.hinted import HintedClient, HintedEnd, HintedServer, check_weights
+from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
 from deepshare.private.engines.gateshare.crypto.ring import derive, fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
 from deepshare.private.engines.gateshare.protocols.affine import AffineScalars
-from deepshare.private.engines.gateshare.protocols.schedule import MergedProduct, Schedule
-from deepshare.private.engines.gateshare.protocols.step import Making, ProtocolStep
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, Making, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
-from deepshare.private.engines.spu.cheetah import work
 from deepshare.private.transport.channel import Channel
 from deepshare.private.transport.duplex import Duplex
 
@@ -83,7 +83,8 @@ class LotMaker:
         duplex: Messages to the other.
         transfers: Oblivious transfers with the other.
         scalars: Alpha and beta.
-        encrypted: Products under encryption with the other.
+        hinted: Products with the weights, under encryption.
+        encrypted: Products of two numbers, under encryption; None where there are none.
     """
 
     def __init__(
@@ -93,14 +94,15 @@ class LotMaker:
         duplex: Duplex,
         transfers: Transfers,
         scalars: AffineScalars,
-        encrypted: Encrypted,
+        hinted: HintedEnd,
+        encrypted: Encrypted | None,
     ) -> None:
         self._schedule, self._party, self._duplex = schedule, party, duplex
-        self._transfers, self._scalars, self._encrypted = transfers, scalars, encrypted
+        self._transfers, self._scalars, self._hinted, self._encrypted = transfers, scalars, hinted, encrypted
 
     @classmethod
     def begin(cls, schedule: Schedule, party: Holder, channel: Channel) -> Self:
-        """Do what serves all lots: base transfers, trees of alpha and beta, and keys for encryption.
+        """Do what serves all lots: base transfers, trees of alpha and beta, hints and keys for encryption.
 
         Raises:
             EngineError: A library is missing, or the other party sent something else.
@@ -108,7 +110,9 @@ class LotMaker:
         with Duplex(channel, _START) as duplex:
             transfers = Transfers.begin(duplex, _START, party)
             scalars = AffineScalars.begin(transfers, schedule.affine_layers())
-            return cls(schedule, party, duplex, transfers, scalars, Encrypted.begin(duplex, party))
+            encrypted = Encrypted.begin(duplex, party) if schedule.encrypted(1) else None
+            hinted = _begin_hinted(schedule, party, duplex, transfers)
+            return cls(schedule, party, duplex, transfers, scalars, hinted, encrypted)
 
     def make(
         self, lots: LotBatch, store: UnitStore | None = None, told: Callable[[float, str], None] | None = None
@@ -118,7 +122,8 @@ class LotMaker:
         Args:
             lots: Empty ones; the other party fills those of the same ids.
             store: Keeps units that are done, and may have some from before.
-            told: Called after each unit with the share of the work that is done, and the layer.
+            told: Called with the share of the work that is done, and the layer, after what was done before, and after
+                each unit.
 
         Raises:
             EngineError: The other party sent something else, or has units of other lots.
@@ -132,10 +137,12 @@ class LotMaker:
                 lot=lots,
                 transfers=self._transfers,
                 scalars=self._scalars,
+                hinted=self._hinted,
                 encrypted=self._encrypted,
             )
             both = self._agree(store)
             store.cut(both)
+            self._hinted.start(lots.images)
             done, total = 0.0, unit_weights(self._schedule, lots.images)
             for number, (layer, run, load) in enumerate(_units(self._schedule, at)):
                 if number < both:
@@ -146,7 +153,7 @@ class LotMaker:
                     load(arrays)
                     store.save(tag, arrays)
                 done += total[number]
-                if told is not None:
+                if told is not None and number + 1 >= both:
                     told(done / sum(total), layer)
 
     def _agree(self, store: UnitStore) -> int:
@@ -175,24 +182,28 @@ Unit = tuple[str, Callable[[], Arrays], Callable[[Arrays], None]]
 
 
 def _units(schedule: Schedule, at: Making) -> Iterator[Unit]:
-    """All units in order; of each merged product the shares are kept after the last."""
+    """All units in order."""
     for step in schedule.steps:
         if step.has_transfers:
             yield schedule.name(step.number), _transfers(step, at), _into_lots(at.lot)
-    for product in schedule.products(at.lot.images):
-        name, factor, shares = schedule.name(product.parts[0][0]), _Lazy(product, at), list[torch.Tensor]()
-        for groups, size in product.size.products():
+    for step in schedule.steps:
+        if step.hinted_layers():
+            yield schedule.name(step.number), *_weighted(step, at)
+    for step, product in schedule.encrypted(at.lot.images):
+        yield schedule.name(step.number), *_multiplied(product, at)
 
-            def multiply(groups: slice = groups, size: tuple[int, int, int] = size, factor: "_Lazy" = factor) -> Arrays:
-                share = at.encrypted.groups(factor.get()[groups], size)
-                return {"share": share.contiguous().numpy().reshape(-1).view(np.uint8)}
 
-            def load(arrays: Arrays, shape: GroupedSize = product.size, into: list[torch.Tensor] = shares) -> None:
-                numbers = torch.from_numpy(arrays["share"].view(np.int64))
-                into.append(numbers.view(-1, shape.rows, shape.outputs))
-
-            yield name, multiply, load
-        product.keep(at, torch.cat(shares))
+def _begin_hinted(schedule: Schedule, party: Holder, duplex: Duplex, transfers: Transfers) -> HintedEnd:
+    layers = schedule.hinted_layers()
+    # Both parties have a part in each session of transfers.
+    session = b"".join(sorted([transfers.sender.session, transfers.receiver.session]))
+    if party == "client":
+        return HintedClient(duplex, _START, derive(session, "hints"), layers)
+    weights = [step.hinted_weights() for step in schedule.steps]
+    for added in weights:
+        check_weights(added)
+    pairs = zip(layers, (weight for added in weights for weight in added), strict=True)
+    return HintedServer(duplex, _START, derive(session, "hints"), list(pairs))
 
 
 def load_units(schedule: Schedule, party: Holder, lots: LotBatch, store: UnitStore) -> None:
@@ -202,24 +213,39 @@ def load_units(schedule: Schedule, party: Holder, lots: LotBatch, store: UnitSto
         EngineError: Some are not.
     """
     nobody: Any = None
-    at = Making(party=party, steps=schedule.steps, lot=lots, transfers=nobody, scalars=nobody, encrypted=nobody)
+    at = Making(
+        party=party,
+        steps=schedule.steps,
+        lot=lots,
+        transfers=nobody,
+        scalars=nobody,
+        hinted=nobody,
+        encrypted=None,
+    )
     if len(store.tags()) != len(unit_weights(schedule, lots.images)):
         raise EngineError("not all units of these lots are done: prepare with another --pool")
     for number, (_, _, load) in enumerate(_units(schedule, at)):
         load(store.read(number))
 
 
-class _Lazy:
-    """A factor that is computed when a product needs it, and not for products that are done."""
+def _weighted(step: ProtocolStep, at: Making) -> tuple[Callable[[], Arrays], Callable[[Arrays], None]]:
+    def load(arrays: Arrays) -> None:
+        step.keep_product(at, torch.from_numpy(arrays["share"].view(np.int64)).view(-1, *step.shape))
 
-    def __init__(self, product: MergedProduct, at: Making) -> None:
-        self._product, self._at = product, at
-        self._factor: torch.Tensor | None = None
+    return lambda: _bytes(step.multiply(at)), load
 
-    def get(self) -> torch.Tensor:
-        if self._factor is None:
-            self._factor = self._product.factor(self._at)
-        return self._factor
+
+def _multiplied(product: EncryptedProduct, at: Making) -> tuple[Callable[[], Arrays], Callable[[Arrays], None]]:
+    def run() -> Arrays:
+        if at.encrypted is None:
+            raise AssertionError("nothing was begun")
+        return _bytes(at.encrypted.products(product.factor(at)))
+
+    return run, lambda arrays: product.keep(at, torch.from_numpy(arrays["share"].view(np.int64)))
+
+
+def _bytes(share: torch.Tensor) -> Arrays:
+    return {"share": share.contiguous().numpy().reshape(-1).view(np.uint8)}
 
 
 def _transfers(step: ProtocolStep, at: Making) -> Callable[[], Arrays]:
@@ -248,9 +274,9 @@ def _into_lots(lots: LotBatch) -> Callable[[Arrays], None]:
 def unit_weights(schedule: Schedule, images: int) -> list[float]:
     """About how much work each unit is, from sizes alone."""
     weights = [1.0 for step in schedule.steps if step.has_transfers]
-    for product in schedule.products(images):
-        weights += [work(*size) + 1.0 for _, size in product.size.products()]
-    return weights
+    weights += [1.0 for step in schedule.steps if step.hinted_layers()]
+    # Some thousand products take as long as a layer.
+    return weights + [1.0 + product.count / 4096 for _, product in schedule.encrypted(images)]
 
 
 class ClientLotsTogether:

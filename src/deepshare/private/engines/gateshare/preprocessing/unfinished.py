@@ -23,6 +23,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import MADE_FORM, co
 from deepshare.private.engines.gateshare.preprocessing.together import TAG_BYTES, Arrays, new_lots
 
 FOLDER, _FILE = "making", "batch.json"
+_UNITS = 2
 _CHECK_BYTES = 32  # of `content_digest`
 
 
@@ -39,6 +40,7 @@ class BatchHeader:
         weights: Digest of the weights, in hex; the server's alone.
         seeds: Of this party's lots, in hex.
         usable: Lots that the client can use, once it has looked.
+        units: How the work is cut; batches that were cut otherwise are begun again.
     """
 
     batch: str
@@ -49,6 +51,7 @@ class BatchHeader:
     weights: str
     seeds: list[str]
     usable: list[int] | None = None
+    units: int = 1
 
 
 class Unfinished:
@@ -87,6 +90,7 @@ class Unfinished:
             numbers=numbers,
             weights=weights.hex(),
             seeds=[fresh_seed().hex() for _ in range(images)],
+            units=_UNITS,
         )
         try:
             discard(pool)
@@ -104,7 +108,8 @@ class Unfinished:
         try:
             header = BatchHeader(**json.loads((pool / FOLDER / _FILE).read_text(encoding="utf-8")))
             ids = [bytes.fromhex(text) for text in (header.batch, header.session)]
-            sound = header.form == MADE_FORM and all(len(one) == ID_BYTES for one in ids) and header.seeds
+            known = (header.form, header.units) == (MADE_FORM, _UNITS)
+            sound = known and all(len(one) == ID_BYTES for one in ids) and header.seeds
         except (OSError, ValueError, TypeError):
             return None
         return cls(pool / FOLDER, header) if sound else None

@@ -32,9 +32,6 @@ from deepshare.private.engines.gateshare.crypto.vole import LEVEL_BYTES, VoleCho
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
 from deepshare.private.runtime.engine import Part
 
-LARGEST_AFFINE = 8.0
-"""Alpha and beta are smaller, whatever their fractional bits are."""
-
 DIGITS = 4
 
 
@@ -57,9 +54,9 @@ class AffineLayer(Protocol):
         """Alpha and beta as ring elements, (2, channels); the server's alone."""
 
 
-def digit_bits(fraction: int) -> int:
-    """Bits b of a digit, for alpha and beta below `LARGEST_AFFINE` with so many fractional bits."""
-    return -(-(fraction + int(LARGEST_AFFINE).bit_length()) // 2)
+def digit_bits(fraction: int, limit: int) -> int:
+    """Bits b of a digit, for alpha and beta below a power of two with so many fractional bits."""
+    return -(-(fraction + limit.bit_length()) // 2)
 
 
 def affine_cost(neurons: int) -> Part:

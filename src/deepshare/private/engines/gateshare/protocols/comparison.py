@@ -108,8 +108,9 @@ def deal_comparisons(number: int, bits: int, r: Tensor, at: Dealing) -> Bits:
     b = at.own.coins("bit", number, each)
     low, top = words & np.uint64((1 << (bits - 1)) - 1), (words >> np.uint64(bits - 1)) & np.uint64(1) == 1
     roots = _roots(at.server, number, each), _roots(at.client, number, each)
-    keys = dcf.deal(low, bits - 1, roots, at.server.public_key("aes", number)).to_bytes()
-    at.server.pieces[number, "keys"] = at.client.pieces[number, "keys"] = np.frombuffer(keys, np.uint8)
+    keys = np.empty(dcf.key_bytes(len(low), bits - 1), np.uint8)
+    dcf.deal(low, bits - 1, roots, at.server.public_key("aes", number), keys)
+    at.server.pieces[number, "keys"] = at.client.pieces[number, "keys"] = keys
     at.server.pieces[number, "flip"] = pack(b ^ top ^ at.client.coins("flip", number, each))
     return b
 

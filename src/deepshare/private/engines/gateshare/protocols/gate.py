@@ -37,6 +37,20 @@ A ReLU has no alpha and beta: 1, 2 and w fall away, v_C = p and y_S = u_S + u_C 
 the product needs anyway, is the input of the comparison, so that a comparison costs no message. The server sends e_S
 first: both evaluate their keys at the same time. Where several neurons decide together, the sum of their x is compared,
 and r is minus the sum of their A.
+
+Steps 8 and 9 are linear in e_S. All else in them is known before the images but for h, so that both parties compute it
+for h = 0 and h = 1, choose, and add e_S times a factor:
+
+       client             u_C + p = r_h + (1 - 2 h) b_C e_S,   r_0 = p + m, r_1 = p + x_C - m, m = b_C e_C + Ab_C
+       server             y_S = n_h + beta e_S + alpha (t_h e_S + u_C + p),   t_0 = b_S, t_1 = 1 - b_S,
+                          n_0 = c + alpha m, n_1 = c + alpha (a_S - m), m = b_S e_C + Ab_S, c = beta (a_S + e_C) - w_S
+
+All of that is computed in memory that was written to before the images, because the first write to a page takes long.
+
+Where comparisons drop the d lowest bits (`NumberFormat.dropped`), (eps - 2^(d-1)) >> d and r >> d are compared instead.
+With r_0, the low bits of r, their difference is floor((x + r_0 - 2^(d-1)) / 2^d): the gate is [x >= 2^(d-1) - r_0]. As
+r_0 is uniform, a gate is wrong with probability max(0, 1/2 - |x| / 2^d), x in units of the last place, and right for
+all |x| >= 2^(d-1).
 """
 
 import math
@@ -48,6 +62,7 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
+from deepshare.private.engines.gateshare.fixedpoint import AFFINE_LIMITS
 from deepshare.private.engines.gateshare.lot import Batch, Holder, LotBatch, Piece
 from deepshare.private.engines.gateshare.protocols.affine import affine_cost, digit_bits, make_affine
 from deepshare.private.engines.gateshare.protocols.carry import (
@@ -88,25 +103,37 @@ from deepshare.private.runtime.engine import Part
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientGate(Batch):
-    """Held by the client for one activation before the images; keys for a leader."""
+    """Held by the client for one activation before the images, which overwrite it; the last two for a leader.
 
-    x_C: Tensor
-    e_C: Tensor
+    Attributes:
+        e_S: Room for what the server sends.
+        e_C: Of what is compared.
+    """
+
     b_C: Tensor
-    Ab_C: Tensor
-    p: Tensor
+    r_0: Tensor
+    r_1: Tensor
+    e_S: Tensor
+    e_C: Tensor | None
     keys: Comparisons | Carries | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ServerGate:
-    """Held by the server for one activation before the images; w_S for an affine one, keys for a leader."""
+    """Held by the server for one activation before the images, which overwrite it; the last two for a leader.
 
-    a_S: Tensor
-    e_C: Tensor
+    Attributes:
+        minus_a_S: Becomes e_S.
+        padded_u_C: Room for what the client sends.
+        e_C: Of what is compared.
+    """
+
+    minus_a_S: Tensor
     b_S: Tensor
-    Ab_S: Tensor
-    w_S: Tensor | None
+    n_0: Tensor
+    n_1: Tensor
+    padded_u_C: Tensor
+    e_C: Tensor | None
     keys: Comparisons | Carries | None
 
 
@@ -128,12 +155,14 @@ class GateStep(ProtocolStep):
         neurons: Shape of what is multiplied by gates.
         prototypes: How many of the first channels of the neurons are compared.
         gates: Shape of the gates.
-        bits: Of the numbers that are compared.
+        bits: Of the numbers that are compared, without those that are dropped.
+        dropped: d, the lowest bits, which comparisons do not see.
         pi: For each channel of the neurons its gate; None where each neuron has its own.
         cells: For each neuron that is compared, in order, its cell, whose sum is; None where each is alone.
         where: The neurons' places among all elements; None where they are all. The others pass.
         affine: Alpha and beta as real numbers, one a channel; None for a ReLU.
         affine_bits: Fractional bits of alpha and beta.
+        affine_limit: They are below it.
     """
 
     interactive = True
@@ -149,6 +178,8 @@ class GateStep(ProtocolStep):
     where: Tensor | None
     affine: AlphaBeta | None
     affine_bits: int
+    affine_limit: int
+    dropped: int = 0
 
     @property
     def comparisons(self) -> int:
@@ -211,8 +242,8 @@ class GateStep(ProtocolStep):
 
     @property
     def held_bytes(self) -> int:
-        """About six tensors."""
-        return 6 * WORD * self.products
+        """About four tensors."""
+        return 4 * WORD * self.products
 
     # Once per session
 
@@ -249,19 +280,22 @@ class GateStep(ProtocolStep):
 
     def deal(self, at: Dealing) -> None:
         """Do step 3."""
-        a_C, a_S = (lot.mask("neurons", self.number, self.neurons) for lot in (at.client, at.server))
-        A = a_S + a_C
+        a_C, A = (lot.mask("neurons", self.number, self.neurons) for lot in (at.client, at.server))
+        A += a_C
         if self.leads:
-            bits = deal_comparisons(self.number, self.bits, -self.compared(A), at)
+            bits = deal_comparisons(self.number, self.bits, self.compared(A).neg() >> self.dropped, at)
             b = at.passed[self.number] = self.shaped(bits).long()
             at.server.put("bit", self.number, b - at.client.mask("bit", self.number, self.gates))
         b = self.per_neuron(at.passed[self.leader])
-        at.server.put("masked", self.number, A * b - at.client.mask("masked", self.number, self.neurons))
+        A *= b
+        A -= at.client.mask("masked", self.number, self.neurons)
+        at.server.put("masked", self.number, A)
         L: AlphaBeta | None = at.session[self.number]
         if L is not None:
             p = at.client.mask("pad", self.number, self.neurons)
-            w = L.alpha * p - L.beta * a_C
-            at.server.put("affine", self.number, w - at.client.mask("affine", self.number, self.neurons))
+            w = p.mul_(L.alpha).sub_(a_C.mul_(L.beta))
+            w -= at.client.mask("affine", self.number, self.neurons)
+            at.server.put("affine", self.number, w)
 
     def transfer(self, at: Making) -> None:
         """Do steps 1 to 4 without a dealer: masks, comparisons, alpha and beta of a leader and its followers."""
@@ -293,7 +327,7 @@ class GateStep(ProtocolStep):
     @property
     def digit_bits(self) -> int:
         """Bits of half an alpha."""
-        return digit_bits(self.affine_bits)
+        return digit_bits(self.affine_bits, self.affine_limit)
 
     def affine_numbers(self) -> Tensor:
         """Alpha and beta as ring elements, (2, channels)."""
@@ -329,13 +363,20 @@ class GateStep(ProtocolStep):
         x_C = self.picked(inputs[0])
         a_C, p, Ab_C = (at.lot.share(name, self.number, self.neurons) for name in ("neurons", "pad", "masked"))
         e_C = at.openings[self.number, "neurons"] = x_C - a_C
-        b_C = self.per_neuron(at.lot.share("bit", self.leader, self.gates))
-        keys = self.read(a_C, at.lot, "client")
-        at.held[self.number] = ClientGate(x_C=x_C, e_C=e_C, b_C=b_C, Ab_C=Ab_C, p=p, keys=keys)
+        b_C = at.lot.share("bit", self.leader, self.gates)
+        m = torch.addcmul(Ab_C, self.per_neuron(b_C), e_C)
+        at.held[self.number] = ClientGate(
+            b_C=b_C,
+            r_0=m + p,
+            r_1=(x_C - m).add_(p),
+            e_S=torch.full_like(x_C, 0),
+            e_C=self.compared(e_C).view(len(e_C), -1) if self.leads else None,
+            keys=self.read(a_C, at.lot, "client"),
+        )
         v_C = self.negated_share(at.lot)
         if self.affine is not None and self.dealt:
             D: AlphaBeta = at.session[self.number]
-            v_C = D.alpha * p - D.beta * a_C + v_C
+            v_C = torch.addcmul(v_C, D.alpha, p).addcmul_(D.beta, a_C, value=-1)
         return self.placed(inputs[0], -v_C)
 
     def is_early(self, inputs: list[bool]) -> bool:
@@ -354,10 +395,22 @@ class GateStep(ProtocolStep):
         """Read what was dealt, and e_C."""
         e_C = at.openings[self.number, "neurons"]
         a_S, Ab_S = (at.lot.share(name, self.number, self.neurons) for name in ("neurons", "masked"))
-        b_S = self.per_neuron(at.lot.share("bit", self.leader, self.gates))
-        w_S = None if self.affine is None else at.lot.share("affine", self.number, self.neurons)
-        keys = self.read(a_S, at.lot, "server")
-        at.held[self.number] = ServerGate(a_S=a_S, e_C=e_C, b_S=b_S, Ab_S=Ab_S, w_S=w_S, keys=keys)
+        b_S = at.lot.share("bit", self.leader, self.gates)
+        m = torch.addcmul(Ab_S, self.per_neuron(b_S), e_C)
+        n_0, n_1 = m, a_S - m
+        affine: AlphaBeta | None = at.session[self.number]
+        if affine is not None:
+            c = torch.addcmul(-at.lot.share("affine", self.number, self.neurons), affine.beta, a_S + e_C)
+            n_0, n_1 = (torch.addcmul(c, affine.alpha, n) for n in (n_0, n_1))
+        at.held[self.number] = ServerGate(
+            minus_a_S=-a_S,
+            b_S=b_S,
+            n_0=n_0,
+            n_1=n_1,
+            padded_u_C=torch.full_like(a_S, 0),
+            e_C=self.compared(e_C) if self.leads else None,
+            keys=self.read(a_S, at.lot, "server"),
+        )
 
     # With the images
 
@@ -366,56 +419,57 @@ class GateStep(ProtocolStep):
         mine: ClientGate = at.held[self.number]
         # A follower knows h already, and does what it can while the server is busy.
         known = None if self.leads else self.client_part(mine, at.passed[self.leader])
-        e_S = at.server.receive_numbers(self.number, tuple(mine.x_C.shape))
+        e_S = at.server.receive_numbers(self.number, into=mine.e_S)
         at.waited()
-        eps = e_S + mine.e_C
         h_C = np.empty(0, np.bool_)
-        if mine.keys is not None:
-            h_C = mine.keys.share(self.compared(eps), "client", at.server, self.number)
+        if mine.keys is not None and mine.e_C is not None:
+            eps = self.compared(e_S) + mine.e_C.view(-1)
+            h_C = mine.keys.share(self.shortened(eps), "client", at.server, self.number)
             h_S = unpack(at.server.receive(self.number, packed_size(len(h_C))), len(h_C))
             at.passed[self.number] = self.shaped(h_S ^ h_C)
-        rest, factor = known or self.client_part(mine, at.passed[self.leader])
-        at.server.send(self.number, torch.addcmul(rest, factor, eps), pack(h_C))
+        r_h, factor = known or self.client_part(mine, at.passed[self.leader])
+        at.server.send(self.number, r_h.addcmul_(factor, e_S), pack(h_C))
 
     def client_part(self, mine: ClientGate, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The client's sum of step 8 without eps, and its factor of eps: u_C + p = rest + factor eps."""
-        h = self.per_neuron(h)
-        return gated(h, mine.x_C, mine.Ab_C) + mine.p, torch.where(h, -mine.b_C, mine.b_C)
+        """r_h, and the client's factor of e_S."""
+        factor = torch.where(h, -mine.b_C, mine.b_C)
+        return torch.where(self.per_neuron(h), mine.r_1, mine.r_0, out=mine.r_0), self.per_neuron(factor)
 
     def server_online(self, inputs: list[Tensor], at: ServerOnline) -> Tensor:
         """Do steps 6 to 9."""
         mine: ServerGate = at.held[self.number]
         affine: AlphaBeta | None = at.session[self.number]
-        x_S = self.picked(inputs[0])
-        e_S = x_S - mine.a_S
+        e_S = mine.minus_a_S.add_(self.picked(inputs[0]))
         at.client.send(self.number, e_S)
-        eps = e_S + mine.e_C
         h_S = np.empty(0, np.bool_)
-        if mine.keys is not None:
-            h_S = mine.keys.share(self.compared(eps), "server", at.client, self.number)
+        if mine.keys is not None and mine.e_C is not None:
+            h_S = mine.keys.share(self.shortened(self.compared(e_S) + mine.e_C), "server", at.client, self.number)
             at.client.send(self.number, pack(h_S))
-        xb_S = torch.addcmul(mine.Ab_S, eps, mine.b_S)
-        # A follower knows h already, and does what it can while the client is busy.
-        known = None if self.leads else self.server_part(mine, affine, at.passed[self.leader], x_S, xb_S)
-        padded_u_C, h_C = at.client.receive_both(self.number, tuple(x_S.shape), packed_size(len(h_S)))
+        # A follower knows h already. A leader chooses later, but both do what they can while the client is busy.
+        known = None if self.leads else self.server_part(mine, at.passed[self.leader])
+        if affine is not None:
+            for n_h in (mine.n_0, mine.n_1) if known is None else known[:1]:
+                n_h.addcmul_(affine.beta, e_S)
+        padded_u_C, h_C = at.client.receive_both(self.number, packed_size(len(h_S)), into=mine.padded_u_C)
         if self.leads:
             at.passed[self.number] = self.shaped(h_S ^ unpack(h_C, len(h_S)))
-        rest = self.server_part(mine, affine, at.passed[self.leader], x_S, xb_S) if known is None else known
-        y_S = rest + padded_u_C if affine is None else rest.addcmul_(affine.alpha, padded_u_C)
+        n_h, t_h = known or self.server_part(mine, at.passed[self.leader])
+        padded_u = padded_u_C.addcmul_(t_h, e_S)
+        y_S = n_h.add_(padded_u) if affine is None else n_h.addcmul_(affine.alpha, padded_u)
         return self.placed(inputs[0], y_S)
 
-    def server_part(self, mine: ServerGate, affine: AlphaBeta | None, h: Tensor, x_S: Tensor, xb_S: Tensor) -> Tensor:
-        """The sum of step 9 without u_C + p."""
-        u_S = gated(self.per_neuron(h), x_S, xb_S)
-        if affine is None or mine.w_S is None:
-            return u_S
-        return torch.addcmul(affine.alpha * u_S - mine.w_S, affine.beta, x_S + mine.e_C)
+    def server_part(self, mine: ServerGate, h: Tensor) -> tuple[Tensor, Tensor]:
+        """n_h and t_h."""
+        t_h = torch.where(h, 1 - mine.b_S, mine.b_S)
+        return torch.where(self.per_neuron(h), mine.n_1, mine.n_0, out=mine.n_0), self.per_neuron(t_h)
 
     def in_the_clear(self, inputs: list[Tensor], at: InTheClear) -> Tensor:
         """Compare and multiply."""
         x = self.picked(inputs[0])
         if self.leads:
-            at.passed[self.number] = (self.compared(x) >= 0).long().view(-1, *self.gates)
+            at.passed[self.number] = (
+                (self.compared(x) >= at.thresholds.get(self.number, 0)).long().view(-1, *self.gates)
+            )
         y = x * self.per_neuron(at.passed[self.leader])
         if self.affine is not None:
             affine = self.encoded_affine(self.affine)
@@ -441,6 +495,14 @@ class GateStep(ProtocolStep):
         first = x[:, : self.prototypes]
         return (first if self.cells is None else sums(first, self.cells)).reshape(-1)
 
+    def shortened(self, eps: Tensor) -> Tensor:
+        """Opened numbers without the bits that are dropped, rounded."""
+        return (eps - (1 << (self.dropped - 1))) >> self.dropped if self.dropped else eps
+
+    def thresholds(self, r: Tensor) -> Tensor:
+        """The least x of each comparison whose gate is 1, given r: 0 unless bits are dropped."""
+        return (1 << self.dropped >> 1) - (r & ((1 << self.dropped) - 1))
+
     def shaped(self, bits: Bits) -> Tensor:
         """Bits (images * gates,) in the shape of the gates."""
         return torch.from_numpy(np.ascontiguousarray(bits)).view(-1, *self.gates)
@@ -449,16 +511,13 @@ class GateStep(ProtocolStep):
         """What belongs to the gates, for every neuron."""
         if self.cells is not None:
             gates = gates[:, self.cells].view(-1, self.prototypes, *self.neurons[1:])
-        return gates if self.pi is None else gates[:, self.pi]
+        if self.pi is None or self.prototypes == 1:  # which broadcasts
+            return gates
+        return gates[:, self.pi]
 
     def per_channel(self, values: Tensor) -> Tensor:
         """Alpha or beta, broadcast to neurons."""
         return values.view(-1, *[1] * (len(self.neurons) - 1))
-
-
-def gated(h: Tensor, x: Tensor, xb: Tensor) -> Tensor:
-    """A party's share of u = h x + (1 - 2 h) xb, step 8, from its shares of x and xb."""
-    return torch.where(h, x - xb, xb)
 
 
 def picked(x: Tensor, where: Tensor | None) -> Tensor:
@@ -487,6 +546,8 @@ def lower_shared(builder: ScheduleBuilder, operation: int, node: SharedActivatio
         where=None,
         affine=AlphaBeta(node.alpha, node.beta),
         affine_bits=builder.number_format.affine,
+        affine_limit=builder.number_format.affine_limit,
+        dropped=_dropped_bits(builder, node.inputs[0]),
     )
     builder.append(step, result_of=operation)
     builder.finish_pending()
@@ -517,6 +578,8 @@ def lower_gated(builder: ScheduleBuilder, operation: int, node: GatedActivation)
         where=None if everywhere else node.mask.flatten().nonzero().flatten(),
         affine=None,
         affine_bits=0,
+        affine_limit=AFFINE_LIMITS[0],
+        dropped=_dropped_bits(builder, node.inputs[0]),
     )
     builder.append(step, result_of=operation)
     builder.finish_pending()
@@ -542,11 +605,20 @@ def add_relu(builder: ScheduleBuilder, operation: int, source: ProtocolStep, pi:
         where=None,
         affine=None,
         affine_bits=0,
+        affine_limit=AFFINE_LIMITS[0],
     )
     return builder.append(step)
 
 
 def _compared_bits(builder: ScheduleBuilder, operation: int, cells: Tensor | None) -> int:
-    """Bits of compared results of an operation; sums need more."""
+    """Bits of compared results of an operation; sums need more, unless they are calibrated themselves."""
     most = 1 if cells is None or not len(cells) else int(cells.bincount().max())
-    return builder.number_format.ranges[operation] + (most - 1).bit_length()
+    numbers = builder.number_format
+    if numbers.compared is not None:
+        return numbers.compared[operation] - numbers.dropped[operation]
+    return numbers.ranges[operation] + (most - 1).bit_length()
+
+
+def _dropped_bits(builder: ScheduleBuilder, operation: int) -> int:
+    """Bits of compared results of an operation that comparisons do not see."""
+    return builder.number_format.dropped[operation] if builder.number_format.compared is not None else 0

@@ -20,33 +20,31 @@ So y_S + y_C = sum of W (t_S + t_C - a) + L a + (W - L) a, + biases = sum of W t
 on no layer before theirs, and the server multiplies once, with numbers as small as weights are.
 
 Without a dealer there is no L and no D: c = W a is made by both under encryption, and y_C = c_C
-(`LinearStep.encrypted`). Where t_C follows from transfers alone, as behind gates, a is t_C itself: t_S is masked by it
-already, and step 5 falls away.
+(`LinearStep.multiply`, `crypto.hinted`). Where t_C follows from transfers alone, as behind gates, a is t_C itself: t_S
+is masked by it already, and step 5 falls away.
 
 The result has the fractional bits of t and of W together: see `truncation`. A sum of layers that nothing else reads is
 one step, with one correction c_S.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize
+from deepshare.private.engines.gateshare.crypto.hinted import HintedLayer
 from deepshare.private.engines.gateshare.crypto.limb_matmul import (
     Geometry,
     Weight,
-    convolution_columns,
     plain_weight,
     ring_weight,
-    rows_of_kernels,
 )
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Holder, Piece
+from deepshare.private.engines.gateshare.protocols.phases import Phases
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
@@ -55,15 +53,13 @@ from deepshare.private.engines.gateshare.protocols.step import (
     EncryptedProduct,
     InTheClear,
     Making,
+    Multiply,
     ProductTrial,
     ProtocolStep,
     ServerOffline,
     ServerOnline,
 )
 from deepshare.private.ir.program import Add, Convolution, Linear, Program, Shape
-
-Multiply = Callable[[Tensor], Tensor]
-"""A product with a prepared weight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,47 +101,53 @@ class LinearTerm:
         bias = self.layer.bias.double()
         return bias if isinstance(self.layer, Diagonal) else bias.view(-1, *[1] * (dimensions - 1))
 
-    def grouped(self, images: int, shape: Shape) -> GroupedSize:
-        """The layer as a product of groups, of a client's `columns` and the server's `matrices`."""
-        weight = self.layer.weight
+    def hinted(self) -> HintedLayer | None:
+        """The layer as a product under encryption; None if it has a weight for every neuron."""
+        weight, (channels, high, wide) = self.layer.weight, (*self.takes, 1, 1)[:3]
         match self.layer:
             case Diagonal():
-                return GroupedSize(groups := weight.numel(), images * math.prod(shape) // groups, 1, 1)
+                if high * wide == 1 or weight.dim() not in (0, 3) or weight.shape[1:].numel() != 1:
+                    return None
+                outputs, kernel, geometry = channels, (1, 1), Geometry(groups=channels)
             case Linear():
-                return GroupedSize(1, images, weight.shape[1], weight.shape[0])
-            case Convolution(groups=groups):
-                return GroupedSize(groups, images * math.prod(shape[1:]), weight[0].numel(), shape[0] // groups)
-
-    def columns(self, a: Tensor) -> Tensor:
-        """The client's factor, (groups, rows, inner)."""
-        match self.layer:
-            case Diagonal(weight=weight):
-                return a.reshape(len(a), weight.numel(), -1).transpose(0, 1).reshape(weight.numel(), -1, 1)
-            case Linear():
-                return a[None]
-            case Convolution(stride=stride, padding=padding, dilation=dilation, groups=groups, weight=weight):
+                outputs, kernel, geometry = len(weight), (1, 1), Geometry()
+            case Convolution(stride=stride, padding=padding, dilation=dilation, groups=groups):
+                outputs, kernel = len(weight), (weight.shape[2], weight.shape[3])
                 geometry = Geometry(stride, padding, dilation, groups)
-                return convolution_columns(a, (weight.shape[2], weight.shape[3]), geometry)
+        takes = (channels, high, wide)
+        if (phases := self._phases()) is not None:
+            takes, kernel, geometry = phases.takes, phases.kernel, phases.geometry
+        return HintedLayer(label=self.label, takes=takes, outputs=outputs, kernel=kernel, geometry=geometry)
 
-    def matrices(self) -> Tensor:
-        """The server's factor, (groups, inner, outputs)."""
+    def kernels(self) -> Tensor:
+        """The weights of `hinted`, (outputs, channels, *kernel)."""
         W = self.weight()
         match self.layer:
             case Diagonal():
-                return W.reshape(-1, 1, 1)
+                return W.expand(self.takes[0], 1, 1)[..., None]
             case Linear():
-                return W.T[None]
-            case Convolution(groups=groups):
-                return rows_of_kernels(W, groups).mT
+                return W[..., None, None]
+            case Convolution():
+                phases = self._phases()
+                return W if phases is None else phases.kernels(W)
+
+    def hinted_input(self, t: Tensor) -> Tensor:
+        """Inputs of the layer as those of `hinted`, (images, C, H, W)."""
+        maps = t.reshape(-1, *(*self.takes, 1, 1)[:3])
+        phases = self._phases()
+        return maps if phases is None else phases.split(maps)
+
+    def _phases(self) -> Phases | None:
+        return Phases.of(self.layer, self.takes) if isinstance(self.layer, Convolution) else None
 
     def trial(self) -> ProductTrial:
         """The product, to be timed: by its shapes, whatever its values."""
         shape, moves = tuple(self.layer.weight.shape), ("stride", "padding", "dilation", "groups")
         key = (type(self.layer), shape, self.takes, *(getattr(self.layer, name, None) for name in moves))
 
-        def prepare() -> tuple[Multiply, Multiply]:
+        def prepare() -> tuple[Multiply, list[Multiply]]:
             any_mask = torch.randint(-(1 << 62), 1 << 62, shape)
-            return self.multiply(self.weight(), plain_weight), self.multiply(any_mask)
+            return self.multiply(self.weight(), plain_weight), [self.multiply(any_mask)] * 2
 
         return ProductTrial(key, self.takes, prepare)
 
@@ -212,49 +214,57 @@ class LinearStep(ProtocolStep):
     def deal(self, at: Dealing) -> None:
         """Do step 3."""
         products: list[Multiply] = at.session[self.number]
-        c_S = -at.client.mask("product", self.number, self.shape)
-        for L, source, term in zip(products, self.inputs, self.terms, strict=True):
-            a = at.client.mask("tensor", source, term.takes)
-            c_S += L(a)
+        c = [
+            L(at.client.mask("tensor", source, term.takes))
+            for L, source, term in zip(products, self.inputs, self.terms, strict=True)
+        ]
+        c_S = reduce(Tensor.add_, c).sub_(at.client.mask("product", self.number, self.shape))
         at.server.put("product", self.number, c_S)
 
-    def encrypted(self, images: int) -> list[EncryptedProduct]:
-        """Do steps 1 to 4 without a dealer, c = W a: terms of as many groups are one product."""
-        alike: dict[tuple[int, int, int], list[tuple[int, LinearTerm]]] = {}
-        for source, term in zip(self.inputs, self.terms, strict=True):
-            size = term.grouped(images, self.shape)
-            alike.setdefault((size.groups, size.rows, size.outputs), []).append((source, term))
-        found = []
-        for (groups, rows, outputs), terms in alike.items():
-            inner = sum(term.grouped(images, self.shape).inner for _, term in terms)
-            size = GroupedSize(groups, rows, inner, outputs)
-            found.append(EncryptedProduct(size, partial(self.factor, terms), self.add_product))
-        return found
+    def hinted_layers(self) -> list[HintedLayer]:
+        """All but those with a weight for every neuron."""
+        found = (term.hinted() for term in self.terms)
+        return [layer for layer in found if layer is not None]
 
-    def factor(self, terms: Sequence[tuple[int, LinearTerm]], at: Making) -> Tensor:
-        """This party's factor of the product of some terms, given with the steps that they read."""
-        if at.party == "server":
-            return torch.cat([term.matrices() for _, term in terms], 1)
-        masks = [
-            at.early_share(source) if term.early else at.lot.mask("tensor", source, term.takes)
-            for source, term in terms
-        ]
-        return torch.cat([term.columns(a) for a, (_, term) in zip(masks, terms, strict=True)], 2)
+    def hinted_weights(self) -> list[Tensor]:
+        """Encode W."""
+        return [term.kernels() for term in self.terms if term.hinted() is not None]
 
-    def add_product(self, at: Making, share: Tensor) -> None:
+    def multiply(self, at: Making) -> Tensor:
+        """Do steps 1 to 4 without a dealer: c = W a."""
+        layers, own = self.hinted_layers(), []
+        if at.party == "client":
+            terms = zip(self.inputs, self.terms, strict=True)
+            found = [(self.own_mask(source, term, at), term) for source, term in terms]
+            own = [term.hinted_input(a) for a, term in found if term.hinted() is not None]
+        return at.hinted.product(layers, own, at.lot.images).reshape(-1, *self.shape)
+
+    def keep_product(self, at: Making, share: Tensor) -> None:
         """Add a share of some terms to that of c."""
-        placed = self.placed(share, at.lot.images)
         if at.lot.has("product", self.number):
-            placed = placed + at.lot.share("product", self.number, self.shape)
-        at.lot.put("product", self.number, placed)
+            share = share + at.lot.share("product", self.number, self.shape)
+        at.lot.put("product", self.number, share)
 
-    def placed(self, share: Tensor, images: int) -> Tensor:
-        """Products (groups, rows, outputs) in the shape of the result."""
-        groups, rows, outputs = share.shape
-        if len(self.shape) == 1 or rows == images:
-            # A row an image: groups and outputs are the neurons, in order.
-            return share.transpose(0, 1).reshape(images, *self.shape)
-        return share.view(groups, images, -1, outputs).permute(1, 0, 3, 2).reshape(images, *self.shape)
+    def encrypted(self, images: int) -> EncryptedProduct | None:
+        """The same for terms with a weight for every neuron."""
+        terms = [pair for pair in zip(self.inputs, self.terms, strict=True) if pair[1].hinted() is None]
+        if not terms:
+            return None
+
+        def factor(at: Making) -> Tensor:
+            if at.party == "client":
+                return torch.cat([self.own_mask(source, term, at).flatten() for source, term in terms])
+            shape = (at.lot.images, *self.shape)
+            return torch.cat([term.weight().expand(shape).flatten() for _, term in terms])
+
+        def keep(at: Making, share: Tensor) -> None:
+            self.keep_product(at, share.view(len(terms), -1, *self.shape).sum(0))
+
+        return EncryptedProduct(len(terms) * images * self.elements, factor, keep)
+
+    def own_mask(self, source: int, term: LinearTerm, at: Making) -> Tensor:
+        """The client's a."""
+        return at.early_share(source) if term.early else at.lot.mask("tensor", source, term.takes)
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
         """Do steps 4 and 5."""
@@ -264,9 +274,10 @@ class LinearStep(ProtocolStep):
             if term.early:
                 continue
             a = at.lot.mask("tensor", source, term.takes)
-            at.openings[source, "tensor"] = t_C - a
             if products is not None:
-                y_C = y_C + products[i](a)
+                y_C = products[i](a).add_(y_C)
+            if (source, "tensor") not in at.openings:  # another layer reads it too
+                at.openings[source, "tensor"] = t_C - a
         return y_C
 
     def server_offline(self, at: ServerOffline) -> None:

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Resampling
 from deepshare.private.engines.gateshare.crypto.ring import decode, encode, fresh_seed, mask
 from deepshare.private.engines.gateshare.fixedpoint import LARGEST_LOGIT
@@ -37,6 +36,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ClientOffline,
     ClientOnline,
     InTheClear,
+    ProductTrial,
     ProtocolStep,
     ServerOffline,
     ServerOnline,
@@ -50,10 +50,11 @@ from deepshare.private.ir.program import (
     Resample,
     Reshape,
     Select,
+    Shape,
     Subtract,
     take,
 )
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.engine import AnswerError, Part
 from deepshare.private.transport.channel import Channel
 
 # Bits of a matrix of interpolation, and of one over the window of an average that is no power of two.
@@ -229,6 +230,12 @@ class ResampleStep(LocalStep):
 
     resampling: Resampling
     factor: int
+    takes: Shape
+
+    def product_trials(self) -> list[ProductTrial]:
+        """Both parties' products, of their own shares."""
+        key = (ResampleStep, self.takes, self.shape)
+        return [ProductTrial(key, self.takes, lambda: (self.resampling, [self.resampling]))]
 
     def apply(self, inputs: list[Tensor]) -> Tensor:
         """Resample."""
@@ -363,6 +370,7 @@ def lower_resample(builder: ScheduleBuilder, operation: int, node: Resample) -> 
         scale=builder.number_format.fraction + first + second + third,
         resampling=Resampling(rows, columns),
         factor=factor,
+        takes=builder.steps[source].shape,
     )
     builder.append(step, result_of=operation)
 
@@ -416,11 +424,11 @@ def real_logits(logits: Tensor, scale: int) -> Tensor:
     """Decode logits.
 
     Raises:
-        EngineError: One is out of range.
+        AnswerError: One is out of range.
     """
     values = decode(logits, scale)
     if not bool((values.abs() <= LARGEST_LOGIT).all()):
-        raise EngineError(f"a logit is beyond {LARGEST_LOGIT:g}: the network's scores are too large to be trusted")
+        raise AnswerError(f"a logit is beyond {LARGEST_LOGIT:g}: the network's scores are too large to be trusted")
     return values
 
 
@@ -428,9 +436,9 @@ def real_classes(numbers: Tensor, scale: int, classes: int) -> Tensor:
     """Decode numbers of classes.
 
     Raises:
-        EngineError: One is no class.
+        AnswerError: One is no class.
     """
     found = numbers >> scale
     if not torch.equal(found << scale, numbers) or not bool(((found >= 0) & (found < classes)).all()):
-        raise EngineError("the answer is no class of the network: the server does not follow the protocol")
+        raise AnswerError("the answer is no class of the network: the server does not follow the protocol")
     return found

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN
 from deepshare.private.engines.gateshare.lot import Batch, Holder
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
@@ -97,16 +96,16 @@ class ProductStep(ProtocolStep):
         """z_C."""
         return -at.lot.mask("pad", self.number, self.shape)
 
-    def encrypted(self, images: int) -> list[EncryptedProduct]:
+    def encrypted(self, images: int) -> EncryptedProduct | None:
         """Do step 1 without a dealer: a_S b_C, then b_S a_C."""
-        return [EncryptedProduct(GroupedSize(2 * images * self.elements, 1, 1, 1), self.factor, self.keep_product)]
+        return EncryptedProduct(2 * images * self.elements, self.factor, self.keep_masked)
 
     def factor(self, at: Making) -> Tensor:
         """This party's masks of both factors: the server's in order, the client's the other way round."""
         masks = self.masks(at)
-        return torch.cat(masks if at.party == "server" else masks[::-1]).reshape(-1, 1, 1)
+        return torch.cat(masks if at.party == "server" else masks[::-1]).flatten()
 
-    def keep_product(self, at: Making, share: Tensor) -> None:
+    def keep_masked(self, at: Making, share: Tensor) -> None:
         """Put a share of A B into the lots."""
         a, b = self.masks(at)
         at.lot.put("masked", self.number, a * b + share.view(2, *a.shape).sum(0))

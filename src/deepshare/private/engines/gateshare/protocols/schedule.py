@@ -1,24 +1,31 @@
 """Schedules: the steps of a program, the same for every party, and what they put on a channel before the images."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize, product_cost
+from deepshare.private.engines.gateshare.crypto.hinted import (
+    HintedLayer,
+    hint_cost,
+    hinted_cost,
+    secret_cost,
+)
+from deepshare.private.engines.gateshare.crypto.homomorphic import products_cost
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN, NumberFormat
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, Piece
 from deepshare.private.engines.gateshare.protocols.affine import AffineLayer
-from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, Making, ProtocolStep
+from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Program, Shape
 from deepshare.private.runtime.engine import Part
 from deepshare.private.transport.channel import Channel
 
-_START = 0
+LOT_START = 0
+"""Number of the frames that begin a lot, and of the client openings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +73,14 @@ class Schedule:
         """Bytes of a lot."""
         return ID_BYTES + SEED_BYTES + sum(self.dealt_bytes(images, party).values())
 
-    def products(self, images: int) -> list["MergedProduct"]:
-        """Products under encryption: those of equal sizes become groups of one."""
-        alike: dict[tuple[int, int, int], list[tuple[int, EncryptedProduct]]] = {}
-        for step in self.steps:
-            for product in step.encrypted(images):
-                size = product.size
-                alike.setdefault((size.rows, size.inner, size.outputs), []).append((step.number, product))
-        return [MergedProduct(tuple(found)) for found in alike.values()]
+    def hinted_layers(self) -> list[HintedLayer]:
+        """Layers that are multiplied by weights under encryption, without a dealer."""
+        return [layer for step in self.steps for layer in step.hinted_layers()]
+
+    def encrypted(self, images: int) -> list[tuple[ProtocolStep, EncryptedProduct]]:
+        """Products of numbers of both parties under encryption, without a dealer."""
+        found = ((step, step.encrypted(images)) for step in self.steps)
+        return [(step, product) for step, product in found if product is not None]
 
     def affine_layers(self) -> "list[AffineLayer]":
         """Steps with alpha and beta, without a dealer."""
@@ -81,9 +88,19 @@ class Schedule:
         return [layer for layer in layers if layer is not None]
 
     def making_cost(self, images: int) -> Part:
-        """Bytes of both parties to make lots for some images together, where there is no dealer."""
-        cost = sum((step.transfer_cost(images) for step in self.steps), Part())
-        return sum((product_cost(product.size) for product in self.products(images)), cost)
+        """Bytes of both parties to make lots for some images together, where there is no dealer.
+
+        They are exact but for products of two numbers, whose ciphertexts are of sizes that were measured.
+        """
+        cost = sum((step.transfer_cost(images) for step in self.steps), secret_cost(self.hinted_layers(), images))
+        for step in self.steps:
+            if layers := step.hinted_layers():
+                cost += hinted_cost(layers, images)
+        return cost + products_cost(product.count for _, product in self.encrypted(images))
+
+    def hint_cost(self, batches: Sequence[int]) -> Part:
+        """Bytes of hints for batches of so many images on one connection, where there is no dealer."""
+        return hint_cost(self.hinted_layers(), batches)
 
     def client_openings(self) -> dict[Piece, Shape]:
         """What the client sends before each image, in the order of the frame."""
@@ -109,29 +126,6 @@ class Schedule:
                 if last[source] == step.number:
                     del values[source]
         return values[self.output]
-
-
-@dataclass(frozen=True, eq=False)
-class MergedProduct:
-    """Products under encryption of equal sizes, with the numbers of their steps."""
-
-    parts: tuple[tuple[int, EncryptedProduct], ...]
-
-    @property
-    def size(self) -> GroupedSize:
-        """Sizes of all together."""
-        sizes = [product.size for _, product in self.parts]
-        return replace(sizes[0], groups=sum(size.groups for size in sizes))
-
-    def factor(self, at: Making) -> Tensor:
-        """This party's factor."""
-        return torch.cat([product.factor(at) for _, product in self.parts])
-
-    def keep(self, at: Making, share: Tensor) -> None:
-        """Put this party's share into the lots."""
-        shares = share.split([product.size.groups for _, product in self.parts])
-        for (_, product), part in zip(self.parts, shares, strict=True):
-            product.keep(at, part)
 
 
 @dataclass(eq=False)
@@ -226,26 +220,24 @@ class ScheduleBuilder:
 
 def send_lot(channel: Channel, schedule: Schedule, lot: Lot, party: Holder) -> None:
     """Send a party its half of a lot."""
-    channel.send(_START, lot.id, lot.seed)
+    channel.send(LOT_START, lot.id, lot.seed)
     for piece in schedule.dealt_bytes(lot.images, party):
         channel.send(piece[0], lot.pieces[piece])
 
 
 def receive_lot(channel: Channel, schedule: Schedule, images: int, party: Holder) -> Lot:
     """Receive one's half of a lot."""
-    start = channel.receive(_START, ID_BYTES + SEED_BYTES).tobytes()
+    start = channel.receive(LOT_START, ID_BYTES + SEED_BYTES).tobytes()
     wanted = schedule.dealt_bytes(images, party)
     pieces = {piece: channel.receive(piece[0], size) for piece, size in wanted.items()}
     return Lot(start[:ID_BYTES], start[ID_BYTES:], images, pieces)
 
 
-def receive_masked_weights(channel: Channel, schedule: Schedule) -> dict[int, list[Tensor]]:
-    """Receive all masked weights, by step number."""
-    received = {}
+def receive_masked_weights(channel: Channel, schedule: Schedule) -> Iterator[tuple[int, list[Tensor]]]:
+    """Receive all masked weights, by step number, one after the other."""
     for number, shapes in schedule.masked_weight_shapes().items():
         numbers = channel.receive_numbers(number, (sum(map(_count, shapes)),))
-        received[number] = _split(numbers, shapes)
-    return received
+        yield number, _split(numbers, shapes)
 
 
 def dump_masked_weights(masked_weights: Mapping[int, Sequence[Tensor]]) -> bytes:
@@ -264,13 +256,13 @@ def parse_masked_weights(data: bytearray, schedule: Schedule) -> dict[int, list[
 
 def send_client_openings(channel: Channel, schedule: Schedule, openings: Mapping[Piece, Tensor]) -> None:
     """Send what the server needs before the images, as one frame."""
-    channel.send(_START, *(openings[piece] for piece in schedule.client_openings()))
+    channel.send(LOT_START, *(openings[piece] for piece in schedule.client_openings()))
 
 
 def receive_client_openings(channel: Channel, schedule: Schedule, images: int) -> dict[Piece, Tensor]:
     """Receive what the client sends before the images."""
     shapes = {piece: (images, *shape) for piece, shape in schedule.client_openings().items()}
-    numbers = channel.receive_numbers(_START, (sum(map(_count, shapes.values())),))
+    numbers = channel.receive_numbers(LOT_START, (sum(map(_count, shapes.values())),))
     return dict(zip(shapes, _split(numbers, list(shapes.values())), strict=True))
 
 

@@ -30,7 +30,6 @@ from functools import partial
 
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.homomorphic import GroupedSize
 from deepshare.private.engines.gateshare.fixedpoint import MARGIN, SQUARED
 from deepshare.private.engines.gateshare.lot import Batch, Holder, Piece
 from deepshare.private.engines.gateshare.protocols.gate import lower_gated, picked
@@ -161,13 +160,13 @@ class SquareStep(ProtocolStep):
         """y_C."""
         return -at.lot.mask("pad", self.number, self.shape)
 
-    def encrypted(self, images: int) -> list[EncryptedProduct]:
+    def encrypted(self, images: int) -> EncryptedProduct | None:
         """Do step 1 without a dealer: a_S a_C."""
-        return [EncryptedProduct(GroupedSize(images * self.elements, 1, 1, 1), self.factor, self.keep_square)]
+        return EncryptedProduct(images * self.elements, self.factor, self.keep_square)
 
     def factor(self, at: Making) -> Tensor:
         """This party's mask."""
-        return at.lot.mask("neurons", self.opening.number, self.shape).reshape(-1, 1, 1)
+        return at.lot.mask("neurons", self.opening.number, self.shape).flatten()
 
     def keep_square(self, at: Making, share: Tensor) -> None:
         """Put a share of A^2 into the lots."""

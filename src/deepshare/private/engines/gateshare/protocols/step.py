@@ -7,13 +7,14 @@ nothing. Every method gets the state of one phase (`Dealing`, `ClientOffline`, `
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted, GroupedSize
+from deepshare.private.engines.gateshare.crypto.hinted import HintedEnd, HintedLayer
+from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
 from deepshare.private.engines.gateshare.lot import Batch, Holder, Lot, LotBatch, Piece
 from deepshare.private.engines.gateshare.protocols.affine import AffineLayer, AffineScalars
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
@@ -26,6 +27,9 @@ SessionValues = Mapping[int, Any]
 
 WORD = 8
 """Bytes of a ring element."""
+
+Multiply = Callable[[Tensor], Tensor]
+"""A product with a prepared weight."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -57,7 +61,8 @@ class Making:
         lot: This party's halves, for one image each, to be filled.
         transfers: Oblivious transfers with the other party.
         scalars: Alpha and beta of all steps, in trees of keys.
-        encrypted: Products under encryption with the other party.
+        hinted: Products with the server's weights, under encryption.
+        encrypted: Products of two numbers, under encryption; None where no step has any.
     """
 
     party: Holder
@@ -65,7 +70,8 @@ class Making:
     lot: LotBatch
     transfers: Transfers
     scalars: AffineScalars
-    encrypted: Encrypted
+    hinted: HintedEnd
+    encrypted: Encrypted | None
     _early: dict[int, Tensor] = field(default_factory=dict)
 
     def early_share(self, number: int) -> Tensor:
@@ -78,30 +84,30 @@ class Making:
 
 @dataclass(frozen=True, eq=False)
 class ProductTrial:
-    """A product of a linear layer with numbers of no meaning, to be timed.
+    """A product with numbers of no meaning, to be timed.
 
     Attributes:
         key: Equal for products that take the same time.
         takes: Shape of its input without the batch.
-        prepare: Prepares the product with W, and with a mask of full size in its place.
+        prepare: Prepares the server's product online, and those of dealer and client before the image.
     """
 
     key: object
     takes: Shape
-    prepare: Callable[[], tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]
+    prepare: Callable[[], tuple[Multiply, Sequence[Multiply]]]
 
 
 @dataclass(frozen=True, eq=False)
 class EncryptedProduct:
-    """A product under encryption that a step needs.
+    """Products of the client's numbers with the server's, one by one, that a step needs.
 
     Attributes:
-        size: Its sizes.
-        factor: This party's factor, as `Encrypted.groups` takes it.
-        keep: Puts this party's share of the product, (groups, rows, outputs), into the lots.
+        count: How many.
+        factor: This party's numbers, flat.
+        keep: Puts this party's shares, flat, into the lots.
     """
 
-    size: GroupedSize
+    count: int
     factor: Callable[[Making], Tensor]
     keep: Callable[[Making, Tensor], None]
 
@@ -189,11 +195,14 @@ class InTheClear:
     Attributes:
         images: The images.
         shares: For each truncation the client's share, which decides how it rounds; None rounds down.
+        thresholds: For each activation whose comparisons drop bits, what decides gates near zero; see
+            `GateStep.thresholds`. Without, these are exact.
         passed: By step number, what a step leaves for later ones.
     """
 
     images: Tensor
     shares: Mapping[int, Tensor] | None
+    thresholds: Mapping[int, Tensor] = field(default_factory=dict)
     passed: dict[int, Tensor] = field(default_factory=dict)
 
 
@@ -259,7 +268,7 @@ class ProtocolStep(ABC):
         return Part()
 
     def product_trials(self) -> list[ProductTrial]:
-        """Its products with the weights."""
+        """Its products."""
         return []
 
     def is_early(self, inputs: list[bool]) -> bool:
@@ -299,9 +308,24 @@ class ProtocolStep(ABC):
     def transfer(self, at: Making) -> None:
         """Fill in what comes from oblivious transfers with the other party, where there is no dealer."""
 
-    def encrypted(self, images: int) -> list[EncryptedProduct]:
-        """Products with the other party, after all transfers, where there is no dealer."""
+    def hinted_layers(self) -> list[HintedLayer]:
+        """Layers that `multiply` multiplies by the server's weights, where there is no dealer."""
         return []
+
+    def hinted_weights(self) -> list[Tensor]:
+        """Their weights as ring elements; the server's alone."""
+        return []
+
+    def multiply(self, at: Making) -> Tensor:
+        """This party's share of the sum of those layers, after all transfers; `keep_product` puts it into the lots."""
+        raise AssertionError(self)
+
+    def keep_product(self, at: Making, share: Tensor) -> None:
+        """Put a share of `multiply` into the lots."""
+
+    def encrypted(self, images: int) -> EncryptedProduct | None:
+        """Products of numbers of both parties, after all that, where there is no dealer."""
+        return None
 
     def early_share(self, at: Making) -> Tensor:
         """The client's share of the result, if it is early."""
