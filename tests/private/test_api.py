@@ -42,7 +42,8 @@ def test_logits_cost_and_error() -> None:
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        (torch.zeros(3, 16, 16), r"give floats of shape \(N, C, H, W\)"),
+        (torch.zeros(3, 16, 16), r"takes images \(N, C, H, W\): give the batch first"),
+        (torch.zeros(16), r"give floats of shape \(N, C, H, W\), \(N, C, L\) or \(N, C\)"),
         (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), "torch.uint8: give floats"),
         (torch.full((1, 3, 16, 16), torch.nan), "not finite"),
         (torch.zeros(0, 3, 16, 16), "give floats"),
@@ -50,7 +51,7 @@ def test_logits_cost_and_error() -> None:
 )
 @crypten
 def test_images_that_are_none_are_refused(images: torch.Tensor, said: str) -> None:
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises((EngineError, UnsupportedModelError), match=said):
         private.infer(shared(), images)
 
 

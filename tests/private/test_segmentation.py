@@ -1,4 +1,4 @@
-"""Private inference of a network for segmentation on a small crop of a real image, in real processes."""
+"""Private inference of a network for segmentation on a small crop of a real image."""
 
 from importlib.util import find_spec
 
@@ -70,6 +70,7 @@ def test_shared_gates_on_crypten(crops: Tensor) -> None:
     assert result.cost.online.comparisons == deepshare.count_gates(model, SIZE)
 
 
+@pytest.mark.usefixtures("parties_are_threads")
 def test_every_gate_of_its_own_on_gateshare(crops: Tensor) -> None:
     model = deeplab(crops, shared=False)
     result = private.infer(model, crops[:1], engine="gateshare")

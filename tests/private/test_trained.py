@@ -39,7 +39,8 @@ def test_fixed_point_keeps_its_logits_and_classes(images: torch.Tensor) -> None:
     assert int((logits.argmax(1) == expected.argmax(1)).sum()) >= 199
 
 
-def test_privately_between_three_processes(images: torch.Tensor) -> None:
+@pytest.mark.usefixtures("parties_are_threads")
+def test_privately_between_three_parties(images: torch.Tensor) -> None:
     program, _ = from_run(RUN)
     result = run(program, images[:8], "gateshare")
     difference = (result.logits - program.evaluate(images[:8])).abs()

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from deepshare.private.api import infer
     from deepshare.private.cost import Cost, Layer, Result
     from deepshare.private.ir.trace import translate
-    from deepshare.private.remote.ask import ask
-    from deepshare.private.remote.connection import connect
+    from deepshare.private.remote.ask import ask, connect
     from deepshare.private.remote.serve import deal, outline, serve
     from deepshare.private.runtime.engine import Part, engine_names, find_engine
 
@@ -42,7 +41,7 @@ _MODULE_OF: dict[str, str | None] = {
     "Part": "runtime.engine",
     "Result": "cost",
     "ask": "remote.ask",
-    "connect": "remote.connection",
+    "connect": "remote.ask",
     "deal": "remote.serve",
     "engine_names": "runtime.engine",
     "find_engine": "runtime.engine",

@@ -1,4 +1,4 @@
-"""Private inference in one call; programs and images of run folders for it."""
+"""Private inference in one call, and the program and images of a run folder for it."""
 
 import json
 from collections.abc import Container, Mapping
@@ -12,9 +12,8 @@ from deepshare.data.batching import batches
 from deepshare.data.images import About
 from deepshare.errors import CheckpointError, DataError, EngineError, PlanMismatchError
 from deepshare.private.cost import Result, total
-from deepshare.private.ir.answer import Revealed, with_answer
 from deepshare.private.ir.program import Program, SharedActivation
-from deepshare.private.ir.trace import translate
+from deepshare.private.ir.trace import Revealed, translate, with_answer
 from deepshare.private.runtime.engine import Role, check_images, check_installed, find_engine
 from deepshare.private.runtime.party import Machine, run_here
 from deepshare.sharing.plan import Plan
@@ -41,7 +40,7 @@ def infer(
 
     Args:
         model: A trained network: plain, with shared gates or with masks.
-        images: (N, C, H, W), normalised as the network takes them.
+        images: (N, C, H, W), normalised as the network takes them; of other networks (N, C, L) or (N, C).
         engine: One of `engine_names()`.
         options: Options of the engine, such as {"provider": "ttp"} of crypten.
         answer: What the client gets: logits, or with gateshare the best class or the best five and no logits.
@@ -73,9 +72,7 @@ def run(
     chosen.check(program, options)
     expected = program.evaluate(images, see=lambda number, value: _check_range(program, number, value))
     outcomes = run_here(chosen, program, images, options, machines)
-    answer = outcomes["client"].logits
-    if answer is None:
-        raise EngineError("the client got no logits")
+    answer = outcomes["client"].answer()
     cost = total(chosen.name, program, len(images), list(outcomes.values()))
     error = None if program.hides_scores else float((answer.double() - expected).abs().max())
     return Result(answer, replace(cost, error=error), program.hides_scores)
@@ -173,6 +170,8 @@ def sample_images(folder: Path, count: int, data_dir: Path | None) -> tuple[list
         raise DataError(f"--samples {count}: give more than 0")
     if feed.test_set is None:
         raise DataError(f"no test images of {recipe.data.name} to take: give pictures with --images")
+    if count > len(feed.test_set):
+        raise DataError(f"--samples {count}: {recipe.data.name} has {len(feed.test_set):,} test images; give no more")
     images, labels = next(iter(batches(feed.test_set, count, augment=feed.prepare)))
     classes = feed.test_set.classes
     said = [f" ({classes[label]})" for label in labels.tolist()] if labels.dim() == 1 else [""] * len(labels)

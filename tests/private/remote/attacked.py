@@ -10,7 +10,7 @@ from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.remote.operation import start_logging
+from deepshare.private.remote.guests.journal import start_logging
 from deepshare.private.remote.server import ModelServer, Network
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import find_engine

@@ -47,6 +47,7 @@ class Running(logging.Handler):
     ) -> None:
         super().__init__()
         self.said: list[str] = []
+        self.levels: dict[str, list[str]] = {}
         LOGGER.addHandler(self)
         LOGGER.setLevel("DEBUG")
         chosen = find_engine(engine)
@@ -66,6 +67,7 @@ class Running(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.said.append(record.getMessage())
+        self.levels.setdefault(record.getMessage(), []).append(record.levelname)
 
     def stop(self) -> None:
         self.listening.shutdown()

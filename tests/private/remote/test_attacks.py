@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,8 @@ def test_a_session_has_only_so_much_patience(
     with pytest.raises((PeerError, ConnectionError, EngineError)):
         go_on()
     assert time.monotonic() - started < MOST_ROUNDS * 0.3
+    running.wait_for("the client was silent")
+    assert b'reason="failed"' not in running.listening.metrics()  # no fault of the server
 
 
 def test_a_failure_of_the_server_tells_no_path(running: Running, program: Program, folder: Path) -> None:
@@ -372,6 +375,25 @@ def test_an_offer_says_nothing_to_the_terminal() -> None:
     offer = read_offer(hostile, Server(address="localhost:1", engine="gateshare"))
     assert all(name.isprintable() for name in offer.about.classes)
     assert said_of(offer_of(network()) | {"options": {"\x1b[2J\r": "\n"}}).isprintable()
+
+
+def test_no_offer_makes_it_depend_on_a_picture_what_is_refused(
+    running: Running, program: Program, folder: Path
+) -> None:
+    """A server could ask for numbers so large that bright pictures alone are out of range."""
+    message = offer_of(program)
+    about: dict[str, object] = message["about"]  # type: ignore[assignment]
+    for std, said in ((1e-4, "beyond 4096: nothing was sent"), (1e-300, "beyond 4096"), (float("inf"), "is damaged")):
+        assert said in said_of(message | {"about": about | {"std": [std] * 3}})
+    assert "is damaged" in said_of(message | {"about": about | {"mean": [float("nan")] * 3}})
+    with connected(server(running.address, folder / "client-1", keys(folder))) as client:
+        offered = client.offer.about
+        dark = offered.model_copy(update={"std": (0.01,) * 3})
+        client.offer = replace(client.offer, about=dark)
+        sent = client.channel._outward
+        with pytest.raises(EngineError, match="normalises pictures to numbers up to 50, and your pool is for"):
+            client.ask(torch.zeros(1, *SIZE))
+        assert client.channel._outward == sent
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))

@@ -24,6 +24,7 @@ from deepshare.private.remote.dealer import DealerService, Dealership
 from deepshare.private.remote.refill import Refill
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.party import free_ports
+from deepshare.private.transport.channel import LaterError
 from deepshare.private.transport.tls import tls_of
 from tests.private.remote.attacked import SIZE, network
 from tests.private.remote.running import Running, server
@@ -145,6 +146,16 @@ def test_what_a_kill_or_a_power_cut_left_blocks_nobody(folder: Path, dealing: De
     assert names(folder, "client-1", program) == names(folder, "server", program)
     assert len(names(folder, "server", program)) == 6
     assert held(folder) == []
+
+
+def test_a_half_that_another_connection_has_fetched_harms_nobody(folder: Path, dealing: Dealing) -> None:
+    one = dealing.service._dealership
+    one.deal("DeepShare client-1", 0)
+    (owner, path), *_ = one.waiting("server", SERVER)
+    one.drop(path)  # as it was confirmed over there
+    with pytest.raises(LaterError, match="another connection of yours fetches the same lots"):
+        one.read("server", owner, path)
+    assert path.name in {half.name for _, half in one.waiting("client", owner)}
 
 
 def test_two_dealings_do_not_mix(folder: Path, dealing: Dealing) -> None:

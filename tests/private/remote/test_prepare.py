@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare import host, making
 from deepshare.private.engines.gateshare.making import MOST_BEGUN, MOST_POOLS
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT
@@ -18,7 +19,7 @@ from deepshare.private.engines.gateshare.preprocessing.unfinished import FOLDER
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.client import Server, ask_when_free
-from deepshare.private.remote.guests import lot_making
+from deepshare.private.remote.guests import processes
 from deepshare.private.remote.prepare import prepare
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError
@@ -84,7 +85,7 @@ def test_a_silent_client_gives_its_turn_to_who_waits(
     waiting = Deviant(running, keys, program, 2)
     with pytest.raises(PeerBusyError, match="lots are being made with another client: ask again later"):
         waiting.begin()
-    monkeypatch.setattr(lot_making, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(processes, "SILENT_SECONDS", 1.0)
     assert make(running, keys, tmp_path / "client") == 1
     ask(running, keys, tmp_path / "client", program)
     with pytest.raises(PeerBusyError, match="others wait to make lots: what both have is kept; ask again later"):
@@ -92,11 +93,24 @@ def test_a_silent_client_gives_its_turn_to_who_waits(
     running.wait_for("others wait to make lots")
 
 
+def test_a_turn_whose_thread_does_not_start_is_given_back(
+    running: Running, keys: Path, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(running.listening._door, "_start", full)
+    with pytest.raises((ConnectionError, EngineError)):
+        Deviant(running, keys, program).begin()
+    monkeypatch.undo()
+    assert make(running, keys, tmp_path / "client") == 1
+
+
 def test_nobody_is_cut_off_while_nobody_waits(
     running: Running, keys: Path, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lot_making, "SILENT_SECONDS", 0.0)
-    monkeypatch.setattr(lot_making, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "TURN_SECONDS", 0.0)
     assert make(running, keys, tmp_path / "client", images=2) == 2
     running.wait_for("2 lots were made")
     ask(running, keys, tmp_path / "client", program)
@@ -105,7 +119,7 @@ def test_nobody_is_cut_off_while_nobody_waits(
 def test_two_genuine_clients_take_turns_and_go_on_where_they_were(
     running: Running, keys: Path, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lot_making, "TURN_SECONDS", 1.0)
+    monkeypatch.setattr(processes, "TURN_SECONDS", 1.0)
     made: dict[int, int] = {}
 
     def one(number: int) -> None:
@@ -115,7 +129,7 @@ def test_two_genuine_clients_take_turns_and_go_on_where_they_were(
     for thread in threads:
         thread.start()
     running.wait_for("others wait to make lots")
-    monkeypatch.setattr(lot_making, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(processes, "TURN_SECONDS", 60.0)
     for thread in threads:
         thread.join(120)
     assert made == {1: 2, 2: 2}

@@ -43,7 +43,7 @@ def test_payload_arrives_and_is_counted(pair: Pair) -> None:
     theirs.send(2, numbers, bits)
     theirs.send_message({"go": 1})
     theirs.send(1, torch.arange(6).view(2, 3).T)
-    found, more = ours.receive_both(2, (1, 3), 2)
+    found, more = ours.receive_both(2, 2, into=torch.zeros(1, 3, dtype=torch.int64))
     assert torch.equal(found, numbers) and more.tolist() == [7, 9]
     assert ours.receive_message() == {"go": 1}
     assert torch.equal(ours.receive_numbers(1, (3, 2)), torch.arange(6).view(2, 3).T)
@@ -88,6 +88,13 @@ def test_a_message_that_is_none(pair: Pair, content: bytes) -> None:
     other.sendall(frame(MESSAGE, content))
     with pytest.raises(EngineError, match="is no message"):
         channel.receive_message()
+
+
+def test_a_message_of_many_values_is_not_parsed(pair: Pair) -> None:
+    """A list of lists takes some 25 times the memory of its text."""
+    channel, _ = pair
+    with pytest.raises(EngineError, match="holds too many values"):
+        channel.parse_message(b'{"a": [' + b"[]," * (channels.MOST_VALUES // 2) + b"0]}")
 
 
 def test_a_message_that_is_too_long_is_not_read(pair: Pair) -> None:

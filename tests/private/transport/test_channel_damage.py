@@ -41,9 +41,9 @@ class Sized(Channel):
         super().__init__(connection, "client")
         self.session, self.room = SESSION, list[int]()
 
-    def _read(self, size: int, step: int, *, begun: bool = True) -> NDArray[np.uint8]:
-        self.room.append(size)
-        return super()._read(size, step, begun=begun)
+    def _read_into(self, data: NDArray[np.uint8], step: int, *, begun: bool = True) -> None:
+        self.room.append(len(data))
+        super()._read_into(data, step, begun=begun)
 
 
 @st.composite

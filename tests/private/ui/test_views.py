@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deepshare.private.engines.gateshare.protocols.local import InputStep
 from deepshare.private.engines.gateshare.protocols.step import ServerOnline
-from deepshare.private.remote.connection import connect
+from deepshare.private.remote.ask import connect
 from deepshare.private.ui.views import PartyViews, png
 from tests.private.remote.attacked import SIZE, deal
 from tests.private.remote.running import Running

@@ -40,6 +40,8 @@ from deepshare.text import printable
 PATIENCE_SECONDS = 10.0
 OFFER_SECONDS = 60.0
 MOST_OPTIONS = 16
+# What a normalised picture holds at most: beyond, it would depend on the picture whether it can be computed with.
+LARGEST_NUMBER = 4096.0
 
 
 class LostError(EngineError):
@@ -151,7 +153,14 @@ class ModelClient:
         """
         check_images(images, self.offer.program)
         if self.offer.uses_pools:
-            self._client().check(images)
+            hosted, largest = self._client(), self.offer.about.largest
+            # For all pictures alike: by which of them is refused a server could learn what they hold.
+            if not largest <= hosted.limit:
+                raise EngineError(
+                    f"the server normalises pictures to numbers up to {largest:.4g}, and your pool is for numbers up "
+                    f"to {hosted.limit:g}: nothing was sent; deal for an outline calibrated on bright and dark images"
+                )
+            hosted.check(images)
 
     def prepare(self, count: int) -> None:
         """Do all that can be done before so many images are there, with an engine that has such a phase."""
@@ -180,6 +189,7 @@ class ModelClient:
         self.check(images)
         if not self.offer.uses_pools:
             return self._ask_apart(images)
+        before = self._client().left()
         try:
             self.prepare(len(images))
             self.prepared = 0
@@ -188,6 +198,11 @@ class ModelClient:
             peer = measured(self._channel.receive_message(), self.offer.program)
         except ConnectionError as error:
             raise LostError(f"{error}: ask again; what was dealt for these images may be spent") from error
+        except PeerBusyError as error:
+            if self._client().left() == before:
+                raise
+            # Asked again and again, a server that says so would use up the pool.
+            raise LostError(f"{error}; what was dealt for these images is spent") from error
         finally:
             self._channel.watch = None
         own = self._client().outcome()
@@ -242,10 +257,9 @@ class ModelClient:
 
 
 def _result(offer: Offer, own: Outcome, peer: Outcome, images: int) -> Result:
-    if own.logits is None:
-        raise EngineError("the engine gave no logits")
+    answer = own.answer()
     cost = total(offer.engine.name, offer.program, images, [peer, own])
-    return Result(own.logits, cost, offer.program.hides_scores, offer.about.classes)
+    return Result(answer, cost, offer.program.hides_scores, offer.about.classes)
 
 
 @contextmanager
@@ -387,6 +401,8 @@ def _read(message: dict[str, Any], server: Server) -> Offer:
     about = about.model_copy(update={"classes": tuple(map(printable, about.classes))})
     if len(about.classes) != program.classes or about.size != program.input_size:
         raise EngineError("the server's offer contradicts itself: install the same deepshare on both sides")
+    if not about.largest <= LARGEST_NUMBER:
+        raise EngineError(f"the server normalises pictures to numbers beyond {LARGEST_NUMBER:g}: nothing was sent")
     check_installed(engine)
     engine.check(program, options)
     return Offer(engine, options, program, about, dealings)

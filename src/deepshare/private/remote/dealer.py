@@ -120,11 +120,14 @@ class Dealership:
         """A half that waits.
 
         Raises:
-            LaterError: A power cut has damaged it, and both halves are deleted.
+            LaterError: Its owner has it by another connection; or a power cut has damaged it, and both halves are
+                deleted.
         """
         try:
             return read_lot(path, self.steps, role)
         except EngineError as error:
+            if not path.exists():
+                raise LaterError("another connection of yours fetches the same lots: ask again") from error
             for half in ("server", "client"):  # of either none was sent, or the server alone has a lot of no use
                 self.drop(self._half(half, owner) / LOTS / path.name)
             raise LaterError("a lot was damaged, and is deleted: ask again") from error

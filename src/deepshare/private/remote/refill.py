@@ -26,7 +26,7 @@ from deepshare.private.engines.gateshare.protocols.schedule import Schedule, rec
 from deepshare.private.ir import outline
 from deepshare.private.remote.dealer import PROTOCOL
 from deepshare.private.remote.session import LONGEST_OFFER
-from deepshare.private.transport.channel import Channel, RefusalError, reach
+from deepshare.private.transport.channel import Channel, PeerBusyError, RefusalError, reach
 from deepshare.private.transport.tls import Tls
 
 
@@ -81,7 +81,7 @@ class Refill:
                 self._take(channel)
         except ConnectionError as error:
             raise DealerGoneError(f"{error}: ask again") from error
-        except RefusalError as error:  # it hung up within a frame
+        except (RefusalError, PeerBusyError) as error:  # it hung up within a frame, or says to ask again
             raise DealerGoneError(str(error)) from error
         return count
 

@@ -1,20 +1,28 @@
-"""The server's and the dealer's side in one call each: the public outline, the pools, the server."""
+"""The server's and the dealer's side in one call each: the public outline, the pools, the server and its end."""
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.api import from_run, training_images
-from deepshare.private.ir.answer import Revealed, with_answer
-from deepshare.private.ir.trace import translate
-from deepshare.private.remote.operation import wait
+from deepshare.private.ir.trace import Revealed, translate, with_answer
 from deepshare.private.remote.server import Listening, ModelServer, Network
 from deepshare.private.runtime.engine import Dealt, check_installed, engine_with_preprocessing, find_engine
 from deepshare.private.transport.tls import tls_of
 from deepshare.training.run.folder import run_folder
+
+# Connections to the monitor at once, so that they never take the descriptors of clients.
+MOST_ASKING = 32
 
 Trained = str | Path | tuple[nn.Module, About]
 """A finished run or a network by name; or a trained network in memory and what its images are like."""
@@ -93,7 +101,7 @@ def serve(
         gates = ", ".join(f"{name} ({network.program.comparisons:,} gates)" for name, network in served.items())
         if ready is not None:
             ready(listening)
-        wait(listening, f"serving {gates} on {listening.address} with {engine}, answer: {answer}", monitor, drain)
+        _wait(listening, f"serving {gates} on {listening.address} with {engine}, answer: {answer}", monitor, drain)
 
 
 def outline(
@@ -104,6 +112,7 @@ def outline(
     data_dir: Path | None = None,
     best: bool = False,
     answer: Revealed = "logits",
+    comparison_bits: int | Literal["calibrated"] | None = None,
 ) -> None:
     """Write the public outline of a network for the dealer of gateshare: layers and number format, no weights.
 
@@ -115,17 +124,20 @@ def outline(
         data_dir: Folder of data sets.
         best: Use the weights with the best validation score.
         answer: What clients get.
+        comparison_bits: Bits of a comparison, by default all of the range: a number, or "calibrated" for as many as
+            leave less than one gate in 40,000 wrong, on the samples. Keys are smaller and gates faster.
 
     Raises:
         CheckpointError: The run is unfinished or damaged.
         UnsupportedModelError: The engine cannot run the network.
-        EngineError: The file cannot be written.
+        EngineError: The file cannot be written, or so few bits are wrong too often.
     """
     if isinstance(samples, int) and samples < 0:
         raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
     program = _network(network, best, answer).program
+    options = None if comparison_bits is None else {"comparison_bits": str(comparison_bits)}
     calibrated = samples if isinstance(samples, Tensor) else _training_images(network, samples, data_dir)
-    engine_with_preprocessing()[1].write_outline(Path(out), program, calibrated)
+    engine_with_preprocessing()[1].write_outline(Path(out), program, calibrated, options)
 
 
 def deal(
@@ -194,3 +206,111 @@ def _network(network: Trained, best: bool, answer: Revealed) -> Network:
     if len(about.classes) != program.classes:
         raise EngineError(f"{len(about.classes)} names for {program.classes} classes: give one for each class")
     return Network(program, about)
+
+
+def _wait(listening: Listening, said: str, monitor: str | None, drain: float) -> None:
+    """Serve until Ctrl-C, or until SIGTERM and the end of those that are being answered, or until `shutdown`.
+
+    Outside the main thread, which alone gets signals, only `shutdown` ends it.
+
+    Args:
+        listening: The server.
+        said: What it logs when it is ready.
+        monitor: HOST:PORT for health and figures; None for none.
+        drain: Seconds for those that are being answered.
+    """
+    journal, stopping = listening.journal, threading.Event()
+
+    def end(*_: int | FrameType | None) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            threading.Thread(target=finish, daemon=True).start()
+
+    def finish() -> None:
+        journal.info(f"stopping: {listening.sessions} clients are being answered")
+        whole = listening.drain(drain)
+        journal.info("ended" if whole else f"ended, with {listening.sessions} clients cut off")
+        listening.shutdown()
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if in_main else None
+    try:
+        with _monitored(listening, monitor, stopping):
+            journal.info(said)
+            listening.serve_forever()
+    except KeyboardInterrupt:
+        journal.info("ended")
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _monitored(listening: Listening, address: str | None, stopping: threading.Event) -> Iterator[None]:
+    """Answer /healthz and /metrics for as long as this lasts.
+
+    Raises:
+        EngineError: The address is none, or is taken.
+    """
+    if address is None:
+        yield
+        return
+
+    asking = threading.BoundedSemaphore(MOST_ASKING)
+
+    class Monitor(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            """Answer in a thread, unless there are too many."""
+            if asking.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            """Answer, and make room."""
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                asking.release()
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Log a fault of ours; whoever hangs up is none."""
+            error = sys.exception()
+            if error is not None and not isinstance(error, ConnectionError | TimeoutError):
+                listening.journal.failed("the monitor", error)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            """Answer."""
+            if self.path == "/healthz":
+                code, body = (503, b"stopping\n") if stopping.is_set() else (200, b"ok\n")
+            elif self.path == "/metrics":
+                code, body = 200, listening.metrics()
+            else:
+                code, body = 404, b"give /healthz or /metrics\n"
+            self.send_response(code)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing: it is asked all the time."""
+
+    host, _, port = address.rpartition(":")
+    try:
+        server = Monitor((host or "127.0.0.1", int(port)), Handler)
+    except (ValueError, OverflowError) as error:
+        raise EngineError(f"--monitor {address}: give HOST:PORT") from error
+    except OSError as error:
+        raise EngineError(f"cannot listen on {address} ({error.strerror}): give another --monitor") from error
+    threading.Thread(target=server.serve_forever, name="monitor", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

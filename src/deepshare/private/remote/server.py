@@ -6,6 +6,7 @@ it has named a fresh lot. Places are limited, in all and for each certificate.
 """
 
 import json
+import os
 import socket
 import threading
 import time
@@ -25,15 +26,14 @@ from deepshare.data.images import About
 from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.guests.apart import AT_ONCE, Apart, client_port
 from deepshare.private.remote.guests.front_door import FrontDoor
 from deepshare.private.remote.guests.guest import Guest, Reply, Work
 from deepshare.private.remote.guests.journal import Journal
-from deepshare.private.remote.guests.lot_making import LotMaking
-from deepshare.private.remote.guests.places import Places, Turns
+from deepshare.private.remote.guests.places import Places, Turn, Turns
+from deepshare.private.remote.guests.processes import AT_ONCE, Apart, LotMaking, client_port
 from deepshare.private.remote.session import PROTOCOL, Message, account
 from deepshare.private.runtime.engine import Engine, Host, Outcome, Session, engine_with_preprocessing
-from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
+from deepshare.private.transport.channel import Channel, LaterError, LeftError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
 from deepshare.text import nearest
 
@@ -42,6 +42,8 @@ LARGEST_BATCH = 256
 IDLE_SECONDS = 600.0
 PARKED_SECONDS = 600.0
 REFRESH_SECONDS = 2.0
+# For a client that does not read the account of its inference.
+ACCOUNT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,9 @@ class ModelServer:
         try:
             listener = socket.create_server((host, port), backlog=1024)
         except OSError as error:
-            raise EngineError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port") from error
+            raise EngineError(
+                f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)}): give another --port"
+            ) from error
         return Listening(self, hosts, listener)
 
     def _host(self, network: Network) -> Host | None:
@@ -121,6 +125,7 @@ class Visit:
         request: What it asks now.
         session: Its session with the engine's host, once it has asked.
         answering: The work on its request.
+        turn: Its turn at making lots.
     """
 
     network: str
@@ -128,6 +133,7 @@ class Visit:
     request: Message = field(default_factory=dict)
     session: Session | None = None
     answering: Generator[None, None, Outcome] | None = None
+    turn: Turn | None = None
 
 
 class Listening(Collector):
@@ -141,7 +147,7 @@ class Listening(Collector):
         self._server, self._hosts, self.journal = server, hosts, server.journal
         self.address = ":".join(map(str, listener.getsockname()[:2]))
         each = None if server.tls is None else server.max_each
-        self._places = Places(server.max_clients, each, self._send_away)
+        self._places = Places(server.max_clients, each, self._send_away, self._cut_off)
         self._making = Turns(1, "lots are being made")
         self._turns = Turns(AT_ONCE, "this engine computes")
         self._ended = threading.Event()
@@ -212,6 +218,8 @@ class Listening(Collector):
                     try:
                         for said in host.refresh():
                             self.journal.info(f"{name}: {said}", network=name)
+                        for said in host.warnings():
+                            self.journal.warning(f"{name}: {said}", network=name)
                     except (DeepShareError, OSError) as error:
                         wrong[name] = str(error)
                     if wrong[name] not in ("", before):  # once, and not every other second
@@ -219,6 +227,10 @@ class Listening(Collector):
 
     def _send_away(self, guest: Guest, error: LaterError) -> bool:
         return self._door.refuse_parked(guest, error)
+
+    def _cut_off(self, guest: Guest) -> None:
+        self.journal.refused(guest.who, "late", "it kept a place waiting, has others, and somebody needs it")
+        guest.channel.break_off()
 
     def _make_channel(self, connection: socket.socket) -> Channel:
         host = self._hosts[self._first]
@@ -251,12 +263,8 @@ class Listening(Collector):
         server, visit = self._server, guest.state
         if message.get("outline") != self._digests[visit.network]:
             raise RefusalError("the client has another plan than this server: ask again")
-        turn = self._making.take(guest.identity)
-        try:
-            self._places.give(guest)
-        except LaterError:
-            self._making.leave(turn)
-            raise
+        visit.turn = turn = self._making.take(guest.identity)
+        self._places.give(guest)
         program = server.networks[visit.network].program
         making = LotMaking(server.engine.name, server.options, self._making, self.journal)
 
@@ -333,8 +341,11 @@ class Listening(Collector):
     def _finish(self, guest: Guest, outcome: Outcome) -> None:
         visit: Visit = guest.state
         body = json.dumps(account(outcome)).encode()
-        guest.channel.connection.settimeout(IDLE_SECONDS)
-        guest.channel.connection.sendall(guest.channel.message_header(len(body)) + body)
+        try:
+            guest.channel.connection.settimeout(ACCOUNT_SECONDS)
+            guest.channel.connection.sendall(guest.channel.message_header(len(body)) + body)
+        except OSError as error:
+            raise ConnectionError("it does not read the account of its inference") from error
         self._places.leave(guest)
         self.journal.answered(guest.who, visit.network, visit.owner, visit.request["images"], outcome)
         self._door.listen_to(guest, IDLE_SECONDS)
@@ -345,8 +356,11 @@ class Listening(Collector):
             run()
         except RefusalError as error:
             self._door.refuse(guest, error)
-        except (PeerError, ConnectionError) as error:
-            self.journal.refused(guest.who, "gone", str(error))
+        except PeerError:  # in its own words, which stay out of the log
+            self.journal.refused(guest.who, "gone", "it ended the inference")
+            self._door.leave(guest)
+        except ConnectionError as error:
+            self.journal.refused(guest.who, "left" if isinstance(error, LeftError) else "gone", str(error))
             self._door.leave(guest)
         except Exception as error:
             self.journal.failed(guest.who, error)
@@ -357,6 +371,7 @@ class Listening(Collector):
         self._places.leave(guest)
         if isinstance(guest.state, Visit):
             guest.state.answering = None
+            self._making.leave(guest.state.turn)
         if reason:
             self.journal.refused(guest.who, _kind(guest, reason), reason)
 
@@ -379,6 +394,6 @@ def _refresh(host: Host) -> None:
 
 def _kind(guest: Guest, reason: str) -> str:
     """A few words for the count of refusals."""
-    if guest.state is None:
+    if guest.state is None and not guest.name:
         return "stranger"
     return "busy" if "ask again later" in reason else "refused"

@@ -25,13 +25,16 @@ from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Outcome, Part, Role, Task
 from deepshare.private.runtime.party import CONNECT_SECONDS, FAILURES, Event, Party, PartyError, watch
-from deepshare.private.transport.channel import Channel, PeerError
+from deepshare.private.transport.channel import LONGEST_REASON, Channel, PeerError
+from deepshare.text import printable
 
 PROTOCOL = 3
 # A peer that vanishes without a word is missed within the sum of both.
 PING_SECONDS = 5.0
 PONG_SECONDS = 10.0
 LONGEST_OFFER = 1 << 26
+MOST_UNITS = 1 << 62
+"""Bytes, counts or seconds in an account: more are no measurement."""
 
 Message = dict[str, Any]
 
@@ -94,7 +97,9 @@ class Control:
         for kind in FAILURES:
             if kind in message:
                 verb = "failed" if kind in ("failed", "lost") else "refused"
-                raise EndedError(kind, f"the {self.peer} {verb}: {message[kind]}")
+                # A client's own words stay out of the server's log.
+                said = f": {printable(str(message[kind]))[:LONGEST_REASON]}" if self.peer == "server" else ""
+                raise EndedError(kind, f"the {self.peer} {verb}{said}")
         return message
 
     def end(self, kind: str, reason: str) -> None:
@@ -223,11 +228,13 @@ def measured(message: dict[str, Any], program: Program) -> Outcome:
         if not all(0 <= number < len(program.operations) for number in layers):
             raise ValueError("no such layer")
         offline, session = _part(message["offline"]), _part(message["session"])
-        return Outcome(None, layers, offline, session, float(message["seconds"]))
+        return Outcome(None, layers, offline, session, _part({"seconds": message["seconds"]}).seconds)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise EngineError("the other party's account of its cost is damaged: install the same deepshare") from error
 
 
 def _part(values: dict[str, Any]) -> Part:
     numbers: dict[str, Any] = {name: float(v) if name == "seconds" else int(v) for name, v in values.items()}
+    if not all(0 <= value < MOST_UNITS for value in numbers.values()):
+        raise ValueError("no such cost")
     return Part(**numbers)

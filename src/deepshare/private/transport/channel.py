@@ -26,7 +26,10 @@ from deepshare.text import printable
 # Session, number of the frame in its direction, step, bytes that follow.
 HEADER = struct.Struct("<16sIIQ")
 MESSAGE, FAILURE, BUSY = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
-LONGEST_MESSAGE = 1 << 20
+LONGEST_MESSAGE, LONGEST_REQUEST = 1 << 20, 1 << 16
+"""Bytes of a message, and of one from a client to its server."""
+MOST_VALUES = 1 << 19
+"""Values in a message: a list of lists takes twenty times the memory of its text."""
 LONGEST_REASON = 1 << 12
 _BEFORE_SIZE = HEADER.size - 8
 _LAST_WORDS, _LAST_SECONDS = 1 << 20, 1.0
@@ -47,6 +50,10 @@ class RefusalError(EngineError):
 
 class LaterError(RefusalError):
     """A refusal that passes: the other party may ask again soon, or elsewhere."""
+
+
+class LeftError(ConnectionError):
+    """The other party hung up before it asked anything that would have an answer."""
 
 
 class PeerError(EngineError):
@@ -109,20 +116,29 @@ class Channel:
             ConnectionError: The connection broke; names the frame.
         """
         data = self._read(self._expect(step, size, size), step)
-        self._inward += 1
-        if self.watch is not None:
-            self.watch(False, self.names(step), data.tobytes())
+        self._arrived(step, data)
         return data
 
-    def receive_numbers(self, step: int, shape: tuple[int, ...]) -> Tensor:
-        """A frame of ring elements."""
-        return self.receive_both(step, shape, 0)[0]
+    def receive_numbers(self, step: int, shape: tuple[int, ...] = (), *, into: Tensor | None = None) -> Tensor:
+        """A frame of ring elements: of a shape, or into a contiguous tensor."""
+        if into is None:
+            size = 8 * int(np.prod(shape, dtype=np.int64))
+            return torch.from_numpy(self.receive(step, size).view(np.int64)).view(*shape)
+        return self.receive_both(step, 0, into=into)[0]
 
-    def receive_both(self, step: int, shape: tuple[int, ...], more: int) -> tuple[Tensor, NDArray[np.uint8]]:
-        """A frame of ring elements and more bytes."""
-        size = 8 * int(np.prod(shape, dtype=np.int64))
-        data = self.receive(step, size + more)
-        return torch.from_numpy(data[:size].view(np.int64)).view(*shape), data[size:]
+    def receive_both(self, step: int, more: int, *, into: Tensor) -> tuple[Tensor, NDArray[np.uint8]]:
+        """A frame of ring elements, into a contiguous tensor, and more bytes."""
+        numbers = into.view(-1).numpy().view(np.uint8)
+        self._expect(step, len(numbers) + more, len(numbers) + more)
+        self._read_into(numbers, step)
+        rest = self._read(more, step) if more else np.empty(0, np.uint8)
+        self._arrived(step, numbers, rest)
+        return into, rest
+
+    def _arrived(self, step: int, *parts: NDArray[np.uint8]) -> None:
+        self._inward += 1
+        if self.watch is not None:
+            self.watch(False, self.names(step), b"".join(part.tobytes() for part in parts))
 
     def send_message(self, message: Mapping[str, Any]) -> None:
         """Send a message, which is no payload."""
@@ -142,6 +158,8 @@ class Channel:
 
     def parse_message(self, data: bytes) -> dict[str, Any]:
         """Read the content of a message whose header was checked."""
+        if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
+            raise self._wrong("holds too many values")
         try:
             message = json.loads(data)
         except (ValueError, RecursionError) as error:  # brackets without end
@@ -235,7 +253,12 @@ class Channel:
     def _read(self, size: int, step: int, *, begun: bool = True) -> NDArray[np.uint8]:
         """Wait for bytes of a frame; `begun` says whether its header has arrived."""
         data = np.empty(size, np.uint8)
-        view, done, got = data.data, 0, 1
+        self._read_into(data, step, begun=begun)
+        return data
+
+    def _read_into(self, data: NDArray[np.uint8], step: int, *, begun: bool = True) -> None:
+        """Wait for bytes of a frame until an array is full."""
+        view, size, done, got = data.data, len(data), 0, 1
         where = f"frame {self._inward} from it, {self._what(step)}"
         # For all of it: a peer that sends a byte now and then would never be silent.
         try:
@@ -252,7 +275,6 @@ class Channel:
             lost = self._lost(where, ConnectionError("it hung up"))
             # A peer that has a reason to hang up does so between frames.
             raise RefusalError(f"{lost}: ask again") if begun or done else lost
-        return data
 
     def _seconds(self, size: int) -> float:
         """The longest that so many bytes may take."""
@@ -271,7 +293,7 @@ class Channel:
 
     def _lost(self, where: str, error: OSError) -> Exception:
         if isinstance(error, TimeoutError):
-            return EngineError(
+            return RefusalError(
                 f"the {self.peer} was silent for {SILENCE_SECONDS:.0f} s at {where}, or too slow: ask again"
             )
         # No reason of our own: the peer that hung up had one, and says it.
@@ -287,20 +309,32 @@ class YieldingChannel(Channel):
         turn: Held while computing.
 
     Attributes:
-        patience: Seconds that it will wait for the peer in all, until this is set anew.
+        patience: Seconds that it will still wait for the peer, in all.
     """
 
     def __init__(self, connection: socket.socket, peer: str, turn: "threading.Semaphore") -> None:
         super().__init__(connection, peer)
-        self._turn, self.patience = turn, SILENCE_SECONDS
+        self._turn, self.longest = turn, LONGEST_REQUEST
+        self._since: float | None = None
+        self.allow(SILENCE_SECONDS)
+
+    def allow(self, seconds: float) -> None:
+        """Begin something anew for which it will wait so long in all."""
+        self.patience, self._waited = seconds, 0.0
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the peer has kept it waiting since then."""
+        since = self._since
+        return self._waited + (0.0 if since is None else time.monotonic() - since)
 
     def _send(self, step: int, views: list[memoryview]) -> None:
         with self._waiting():
             super()._send(step, views)
 
-    def _read(self, size: int, step: int, *, begun: bool = True) -> NDArray[np.uint8]:
+    def _read_into(self, data: NDArray[np.uint8], step: int, *, begun: bool = True) -> None:
         with self._waiting():
-            return super()._read(size, step, begun=begun)
+            super()._read_into(data, step, begun=begun)
 
     def _seconds(self, size: int) -> float:
         if self.patience <= 0:
@@ -310,11 +344,13 @@ class YieldingChannel(Channel):
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         self._turn.release()
-        started = time.monotonic()
+        self._since = started = time.monotonic()
         try:
             yield
         finally:
-            self.patience -= time.monotonic() - started
+            spent, self._since = time.monotonic() - started, None
+            self.patience -= spent
+            self._waited += spent
             self._turn.acquire()
 
 

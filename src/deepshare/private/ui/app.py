@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from deepshare.errors import DeepShareError, EngineError
-from deepshare.private.remote.connection import Connection
+from deepshare.private.remote.ask import Connection
 from deepshare.private.ui.views import PartyViews
 
 LARGEST_PICTURE = 16 << 20
@@ -43,9 +43,13 @@ def bound(port: int) -> socket.socket:
         EngineError: The port is taken, or none.
     """
     try:
-        return socket.create_server(("127.0.0.1", port))
+        # It listens once the page can answer: until then a browser is refused and does not wait.
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
     except (OSError, OverflowError) as error:
         raise EngineError(f"no page on port {port} ({error}): give another one with --port, or 0 for any") from error
+    return listener
 
 
 def serve_page(
@@ -66,6 +70,7 @@ def serve_page(
     if remote.classifies_pixels:
         raise EngineError("the server's network classifies pixels, which the page does not show: use private ask --out")
     port = listener.getsockname()[1]
+    listener.listen()
     ready(f"http://127.0.0.1:{port}")
     config = uvicorn.Config(application(remote, server, port, samples), log_level="warning", server_header=False)
     uvicorn.Server(config).run([listener])

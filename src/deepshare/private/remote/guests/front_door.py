@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from deepshare.private.remote.guests.guest import Guest, Reply, Stage, Work
+from deepshare.private.remote.guests.journal import LOGGER
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 
 # For a certificate, and then for the first message.
@@ -31,6 +32,7 @@ LINGER_SECONDS = 3.0
 PAUSE_SECONDS = 0.05
 MOST_STRANGERS, MOST_GUESTS = 512, 4096
 GUESTS_OF_ONE = 64
+_STOPPING = LaterError("the server is stopping: ask again later")
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -60,7 +62,7 @@ class FrontDoor:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._woken, self._wake = socket.socketpair()
         self._guests: dict[Guest, None] = {}
-        self._open, self._accept_at = True, 0.0
+        self._open, self._stopping, self._accept_at = True, False, 0.0
         limit = raise_limit()
         self._most_strangers = min(MOST_STRANGERS, limit // 4)
         self._most_guests = min(MOST_GUESTS, limit // 2)
@@ -77,14 +79,11 @@ class FrontDoor:
     def run(self) -> None:
         """Wait until `stop`."""
         while self._open:
-            for key, _ in self._selector.select(self._pause()):
-                if key.fileobj is self.listener:
-                    self._accept()
-                elif key.fileobj is self._woken:
-                    self._obey()
-                elif key.data in self._guests:
-                    self._attend(key.data)
-            self._sweep()
+            try:
+                self._look()
+            except Exception as error:  # a fault of ours, which must not end the server for everybody
+                LOGGER.error("a fault at the front door: %s", type(error).__name__, exc_info=error)
+                time.sleep(PAUSE_SECONDS)
         for guest in list(self._guests):
             if guest.stage == "working":  # its thread closes it
                 with suppress(OSError):
@@ -109,20 +108,21 @@ class FrontDoor:
             with suppress(KeyError, ValueError):
                 self._selector.unregister(self.listener)
             self.listener.close()
+            self._stopping = True
             for guest in list(self._guests):
                 if guest.stage in ("handshake", "listening", "parked"):
-                    self._refuse(guest, LaterError("the server is stopping: ask again later"))
+                    self._refuse(guest, _STOPPING)
 
         self._tell(end)
 
     def listen_to(self, guest: Guest, seconds: float) -> None:
         """From a guest's thread: wait for its next message."""
-        self._tell(lambda: self._watch(guest, "listening", seconds))
+        self._tell(lambda: self._await(guest, "listening", seconds))
 
     def park(self, guest: Guest, resume: Callable[[], None], seconds: float) -> None:
         """From a guest's thread: go on with `resume`, in another thread, when the guest has sent something."""
         guest.resume = resume
-        self._tell(lambda: self._watch(guest, "parked", seconds))
+        self._tell(lambda: self._await(guest, "parked", seconds))
 
     def refuse(self, guest: Guest, error: RefusalError) -> None:
         """From a guest's thread: send it away with a reason."""
@@ -150,6 +150,23 @@ class FrontDoor:
         with suppress(Empty):
             while True:
                 self._commands.get_nowait()()
+
+    def _await(self, guest: Guest, stage: Stage, seconds: float) -> None:
+        """Wait for a guest that a thread has served."""
+        if self._stopping:
+            self._refuse(guest, _STOPPING)
+        else:
+            self._watch(guest, stage, seconds)
+
+    def _look(self) -> None:
+        """Wait for something to happen, and do what it takes."""
+        for key, _ in self._selector.select(self._pause()):
+            if key.fileobj is self.listener:
+                self._accept()
+            elif key.data in self._guests:
+                self._attend(key.data)
+        self._obey()
+        self._sweep()
 
     def _pause(self) -> float:
         soonest = min((guest.deadline for guest in self._guests if guest.stage != "working"), default=float("inf"))
@@ -192,16 +209,18 @@ class FrontDoor:
         """Of too many strangers send the oldest away, from the host that has most; returns whether there is room.
 
         One that came this second stays: its certificate may be on its way. So nobody can push out a client by coming
-        after it, however often.
+        after it, however often. Where there are no strangers, whoever has most connections that ask nothing loses one.
         """
         strangers = self._strangers()
         if len(strangers) < self._most_strangers and len(self._guests) < self._most_guests:
             return True
-        if not strangers:
-            return False
-        host, _ = Counter(guest.address.rpartition(":")[0] for guest in strangers).most_common(1)[0]
-        oldest = next(guest for guest in strangers if guest.address.rpartition(":")[0] == host)
-        if oldest.since > time.monotonic() - GRACE_SECONDS:
+        if strangers:
+            hosts = {guest: guest.address.rpartition(":")[0] for guest in strangers}
+            oldest = _oldest_of_most(hosts, least=1)
+        else:
+            idle = {guest: guest.identity for guest in self._guests if guest.stage in ("listening", "replying")}
+            oldest = _oldest_of_most(idle, least=2)
+        if oldest is None or oldest.since > time.monotonic() - GRACE_SECONDS:
             return False
         self._drop(oldest, "too many connections")
         return True
@@ -257,8 +276,9 @@ class FrontDoor:
             self._linger(guest, f"no TLS ({error.reason or error})")  # its alert is on the way
         except (OSError, ValueError, PeerError) as error:
             self._drop(guest, str(error))
-        except Exception as error:  # a fault of ours, which must not end the server for everybody
-            self._drop(guest, f"a fault of the server ({type(error).__name__}: {error})")
+        except Exception:
+            self._drop(guest, "a fault of the server")
+            raise
 
     def _shake_hands(self, guest: Guest) -> None:
         guest.show_certificate()
@@ -314,6 +334,12 @@ class FrontDoor:
         guest.channel.close()
         if guest.stage != "lingering":
             self._left(guest, reason)
+
+
+def _oldest_of_most(whose: dict[Guest, str], least: int) -> Guest | None:
+    """The first of the guests of whoever has most, if those are so many."""
+    most, count = Counter(whose.values()).most_common(1)[0] if whose else ("", 0)
+    return next(guest for guest, owner in whose.items() if owner == most) if count >= least else None
 
 
 def raise_limit() -> int:

@@ -8,9 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from deepshare.private.transport.channel import BUSY, FAILURE, HEADER, MESSAGE, Channel, PeerError
-
-LONGEST_REQUEST = 1 << 16
+from deepshare.private.transport.channel import (
+    BUSY,
+    FAILURE,
+    HEADER,
+    LONGEST_REQUEST,
+    MESSAGE,
+    Channel,
+    PeerError,
+    YieldingChannel,
+)
 
 Stage = Literal["handshake", "listening", "replying", "parked", "working", "lingering"]
 
@@ -45,6 +52,11 @@ class Guest:
     def socket(self) -> socket.socket:
         """Its socket."""
         return self.channel.connection
+
+    @property
+    def waited(self) -> float:
+        """Seconds that it has kept a thread waiting, with an engine that counts them."""
+        return self.channel.waited if isinstance(self.channel, YieldingChannel) else 0.0
 
     @property
     def who(self) -> str:

@@ -1,16 +1,20 @@
-"""The journal of a server: what it logs, and what it counts for whoever watches over it."""
+"""The journal of a server: what it logs, to stderr, and what it counts for whoever watches over it."""
 
 import json
 import logging
+import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from deepshare.errors import EngineError
 from deepshare.private.runtime.engine import Outcome
 from deepshare.text import printable
 
 LOGGER = logging.getLogger("deepshare.server")
+LEVELS = ("debug", "info", "warning", "error")
 LONGEST_LINE = 300
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -58,9 +62,9 @@ class Journal:
             reason: For the log.
         """
         self._refusals.labels(kind).inc()
-        # Anybody can cause these, as many as they like.
-        level = logging.DEBUG if kind == "stranger" else logging.WARNING
-        LOGGER.log(level, line(f"{who}: {reason}"), extra={"fields": {"kind": kind}})
+        # Anybody can cause these, as many as they like; and a client that is ready for its next image may end.
+        levels = {"stranger": logging.DEBUG, "left": logging.INFO}
+        LOGGER.log(levels.get(kind, logging.WARNING), line(f"{who}: {reason}"), extra={"fields": {"kind": kind}})
 
     def info(self, text: str, **fields: Any) -> None:
         """Log a line, with values of its own for JSON."""
@@ -101,3 +105,28 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             said["traceback"] = self.formatException(record.exc_info)
         return json.dumps(said)
+
+
+class StderrHandler(logging.Handler):
+    """Writes to stderr as it is at the time: that of the start may be closed by then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        with suppress(OSError, ValueError):  # nobody reads it any more, and clients are to be answered
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+
+
+def start_logging(level: str, *, as_json: bool) -> None:
+    """Log to stderr, with time and level.
+
+    Raises:
+        EngineError: There is no such level.
+    """
+    if level not in LEVELS:
+        raise EngineError(f"--log-level {level}: take one of {', '.join(LEVELS)}")
+    handler = StderrHandler()
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    LOGGER.handlers[:] = [handler]
+    LOGGER.setLevel(level.upper())
+    LOGGER.propagate = False

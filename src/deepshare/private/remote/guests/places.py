@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from deepshare.private.remote.guests.guest import Guest
 from deepshare.private.transport.channel import LaterError
 
-# Where all places are taken, a client that has held one so long without images gives it up.
+# Where all places are taken, a client gives its own up that has had no images for so long; or that has kept the server
+# waiting for so long, if its certificate has more places than that of whoever comes.
 SPARED_SECONDS = 5.0
 # Somebody who waits for a turn asks again within this time, or does not wait any more.
 KNOCK_SECONDS = 5.0
@@ -25,10 +26,17 @@ class Places:
         most: How many there are.
         each: How many of them with one certificate; None for no limit.
         send_away: Sends a guest away, if nobody works for it; returns whether.
+        cut_off: Cuts a guest off, whose thread waits for it.
     """
 
-    def __init__(self, most: int, each: int | None, send_away: Callable[[Guest, LaterError], bool]) -> None:
-        self._most, self._each, self._send_away = most, each, send_away
+    def __init__(
+        self,
+        most: int,
+        each: int | None,
+        send_away: Callable[[Guest, LaterError], bool],
+        cut_off: Callable[[Guest], None],
+    ) -> None:
+        self._most, self._each, self._send_away, self._cut_off = most, each, send_away, cut_off
         self._parked: dict[Guest, float] = {}
         self._lock = threading.Lock()
 
@@ -36,7 +44,7 @@ class Places:
         return len(self._parked)
 
     def give(self, guest: Guest) -> None:
-        """Give a guest a place; where all are taken, that of one that has been without images for long.
+        """Give a guest a place; where all are taken, that of one that makes no use of it.
 
         Raises:
             LaterError: There is none for it.
@@ -47,7 +55,7 @@ class Places:
             taken = Counter(other.identity for other in self._parked)
         if self._each is not None and taken[guest.identity] >= self._each:
             raise LaterError(f"{self._each} clients with this certificate are answered already: ask again later")
-        if taken.total() >= self._most and not self._free_one():
+        if taken.total() >= self._most and not (self._free_one() or self._free_late(taken, guest)):
             raise LaterError(f"{self._most} clients are being answered already: ask again later")
         with self._lock:
             self._parked[guest] = 0.0
@@ -69,6 +77,18 @@ class Places:
             idle = {guest: since for guest, since in self._parked.items() if 0 < since < now - SPARED_SECONDS}
         error = LaterError("others are waiting for your place: connect again")
         return any(self._send_away(guest, error) for guest in sorted(idle, key=lambda guest: idle[guest]))
+
+    def _free_late(self, taken: Counter[str], newcomer: Guest) -> bool:
+        """Free the place of the slowest among the guests whose certificate has most."""
+        fair = taken[newcomer.identity] + 1
+        with self._lock:
+            late = [one for one in self._parked if taken[one.identity] > fair and one.waited > SPARED_SECONDS]
+        if not late:
+            return False
+        slowest = max(late, key=lambda one: (taken[one.identity], one.waited))
+        self.leave(slowest)
+        self._cut_off(slowest)
+        return True
 
 
 @dataclass(eq=False)
@@ -123,10 +143,10 @@ class Turns:
             self._taken.append(turn)
             return turn
 
-    def leave(self, turn: Turn) -> None:
-        """Give a turn up."""
+    def leave(self, turn: Turn | None) -> None:
+        """Give a turn up, if there is one that was not given up yet."""
         with self._lock:
-            self._taken.remove(turn)
+            self._taken = [other for other in self._taken if other is not turn]
 
     @property
     def awaited(self) -> bool:

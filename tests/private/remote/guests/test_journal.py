@@ -1,4 +1,4 @@
-"""A server in operation: its log. The rest is tested with the commands, in tests/cli."""
+"""The log of a server. What it counts is tested with the commands, in tests/cli."""
 
 import io
 import sys
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deepshare.private.remote.guests.journal import LOGGER
-from deepshare.private.remote.operation import start_logging
+from deepshare.private.remote.guests.journal import LOGGER, start_logging
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deepshare.private.cost import predict
-from deepshare.private.remote.connection import connect
+from deepshare.private.remote.ask import connect
 from tests.private.remote.attacked import SIZE, deal
 from tests.private.remote.running import Running
 
