@@ -8,12 +8,17 @@ from pathlib import Path
 def write_atomically(path: Path, content: bytes, mode: int | None = None, *, sync: bool = True) -> None:
     """Write to a temporary file in the same folder and rename it, so that no reader sees a partial file.
 
+    A device or a pipe, such as /dev/null, is written to as it is: renaming would put a file in its place.
+
     Args:
         path: The file.
         content: All of it.
         mode: Permissions; by default those of a new file. Nobody else can read it at any time if they forbid it.
         sync: Whether to sync the folder too, so that the new name survives a power cut.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        path.write_bytes(content)
+        return
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

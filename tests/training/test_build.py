@@ -12,7 +12,8 @@ from deepshare import zoo
 from deepshare.data.images import height_and_width
 from deepshare.errors import CheckpointError, PlanError
 from deepshare.sharing.convert import count_gates
-from deepshare.sharing.plan import Plan, plan
+from deepshare.sharing.plan import Plan
+from deepshare.sharing.planning import plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.build import layout_of, load, of_first_sites, plain_network
 from deepshare.training.evaluate import evaluate

@@ -17,7 +17,8 @@ from deepshare.data.batching import seed_of
 from deepshare.methods.base import Method
 from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.gates import SharedReLU, set_progress
-from deepshare.sharing.plan import Plan, plan
+from deepshare.sharing.plan import Plan
+from deepshare.sharing.planning import plan
 from deepshare.training.build import load, plain_network
 from deepshare.training.data_source import make_data_source
 from deepshare.training.loop import TrainContext, cross_entropy, distillation, learning_rate

@@ -15,7 +15,8 @@ from deepshare.data import load as load_data
 from deepshare.errors import CheckpointError, DataError, RecipeError, UnsupportedModelError
 from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import hard_share
-from deepshare.sharing.plan import Plan, plan
+from deepshare.sharing.plan import Plan
+from deepshare.sharing.planning import plan
 from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate
 from deepshare.training.hardware import Hardware

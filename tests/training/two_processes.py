@@ -1,4 +1,4 @@
-"""Trains the network of test_processes.py; run by torchrun or alone."""
+"""Trains the network of test_hardware.py with each method, in OUT/METHOD; run by torchrun or alone."""
 
 import os
 import sys
@@ -52,15 +52,17 @@ METHODS: dict[str, dict[str, object]] = {
 }
 
 
-def main(out: Path, epochs: int, method: str = "deepshare") -> None:
+def train(out: Path, method: str) -> None:
+    """One epoch of each phase."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(64, 2, 6, 6, generator=generator), torch.arange(64) % 10)
     torch.manual_seed(3)
-    changes = {key: {**value, "epochs": epochs} if value is PHASE else value for key, value in METHODS[method].items()}
+    changes = {key: {**value, "epochs": 1} if value is PHASE else value for key, value in METHODS[method].items()}
     recipe = load_recipe("digits", {"data.validation": 32, "budget.gates": 144, **changes})
     fit(Small(), recipe=recipe, data=data, out=out, hardware=Hardware(accelerator="cpu"))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    for name in METHODS:
+        train(Path(sys.argv[1]) / name, name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepshare.data.augment import DRAWS, Augment, Transform
+from deepshare.data.augment import DRAWS, Transform
 from deepshare.data.images import ImageSet
 from deepshare.data.user import UserLoader, UserSet
 from deepshare.errors import DataError
@@ -85,19 +85,19 @@ def batches(
     if isinstance(source, UserSet):
         return Batches(len(places), lambda: source.read(places, lambda index: seed_of(seed, epoch, index)), device)
     draws = torch.rand(len(source), DRAWS, generator=generator(seed, epoch, "augmentation"))
-    return Batches(len(places), lambda: read_batches(source, places, augment or Augment(), draws, device), device)
+    return Batches(len(places), lambda: read_batches(source, places, augment, draws, device), device)
 
 
 def _places(order: Tensor, batch_size: int, rank: int, world: int, drop_last: bool) -> list[Tensor]:
     """Return the indices of each batch of one process."""
-    whole = batch_size * world
-    together = [part for part in order.split(whole) if len(part) == whole or not drop_last]
-    mine = [part.tensor_split(world)[rank] for part in together]
+    size = batch_size * world
+    everybodys = [part for part in order.split(size) if len(part) == size or not drop_last]
+    mine = [part.tensor_split(world)[rank] for part in everybodys]
     return [part for part in mine if len(part)]
 
 
 def read_batches(
-    image_set: ImageSet, places: Sequence[Tensor], transform: Transform, draws: Tensor, device: torch.device
+    image_set: ImageSet, places: Sequence[Tensor], transform: Transform | None, draws: Tensor, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches of the given indices, transformed by their random numbers and normalised."""
     mean, std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (image_set.mean, image_set.std))
@@ -114,8 +114,10 @@ def read_batches(
 
 
 def _transform(
-    image_set: ImageSet, images: Tensor, labels: Tensor, transform: Transform, draws: Tensor
+    image_set: ImageSet, images: Tensor, labels: Tensor, transform: Transform | None, draws: Tensor
 ) -> tuple[Tensor, Tensor]:
+    if transform is None:
+        return images.float().div_(255), labels
     if image_set.ignore is None or not image_set.segmentation:
         return transform(images, None, draws, 0)[0], labels
     images, masks = transform(images, labels, draws, image_set.ignore)

@@ -205,7 +205,7 @@ class About(BaseModel):
         classes: Class names.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     size: tuple[int, int, int]
     mean: tuple[float, ...]
@@ -223,6 +223,11 @@ class About(BaseModel):
         """Describe the images of a data set, brought to a size."""
         channels, height, width = size
         return cls(size=(channels, height, width), mean=images.mean, std=images.std, classes=images.classes)
+
+    @property
+    def largest(self) -> float:
+        """The largest number, either way, that any picture can hold once it is normalised."""
+        return max(max(abs(mean), abs(1 - mean)) / std for mean, std in zip(self.mean, self.std, strict=True))
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise uint8 images of shape (N, C, H, W)."""

@@ -55,19 +55,19 @@ def decode_mask(path: Path) -> Tensor:
 def decode_all(paths: Sequence[Path], decode: Callable[[Path], Tensor]) -> Tensor:
     """Read images of equal size into one tensor, with several threads."""
     first = decode(paths[0])
-    together = first.new_empty(len(paths), *first.shape)
+    images = first.new_empty(len(paths), *first.shape)
 
     def place(index: int) -> None:
         picture = decode(paths[index])
         if picture.shape != first.shape:
             sizes = f"{tuple(picture.shape)}, but {paths[0]} has {tuple(first.shape)}"
             raise DataError(f"{paths[index]}: has shape {sizes}: give an image size, or make them equal")
-        together[index] = picture
+        images[index] = picture
 
     with ThreadPoolExecutor(READERS) as pool:
         for _ in pool.map(place, range(len(paths))):
             pass
-    return together
+    return images
 
 
 def _decode(path: Path, convert: Callable[[Image.Image], Image.Image]) -> Tensor:
@@ -94,7 +94,7 @@ def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
     except IsADirectoryError as error:
         raise DataError(f"{path}: is a folder: give the pictures in it") from error
     except FileNotFoundError as error:
-        raise DataError(f"{path}: is missing: check the path, or fetch the data set again") from error
+        raise DataError(f"{path}: is missing: check the path; if it is of a data set, fetch that again") from error
     # Pillow raises nearly anything for damaged files, depending on the format.
     except Exception as error:
         raise DataError(f"{path}: damaged or no image ({printable(str(error))}): fetch it again") from error

@@ -11,11 +11,11 @@ from torch import nn
 from deepshare.data.batching import seed_of
 from deepshare.errors import CheckpointError, DataError, PlanMismatchError, RecipeError, UnsupportedModelError, reason
 from deepshare.methods.base import Method, MethodContext
-from deepshare.sharing import budget
 from deepshare.sharing.convert import relu6_to_relu, replace_sites
 from deepshare.sharing.observe import other_channels
 from deepshare.sharing.piecewise import rewritten
-from deepshare.sharing.plan import Grouping, Plan, group_sites, plan
+from deepshare.sharing.plan import Plan
+from deepshare.sharing.planning import Grouping, group_sites, parse_budget, plan
 from deepshare.sharing.sites import Site, find_sites
 from deepshare.text import nearest
 from deepshare.training.pretrained import start_from
@@ -145,7 +145,7 @@ def make_method(
     """
     gates = plan.gates if plan else 0
     if recipe.budget and recipe.budget.gates != 0 and not plan:
-        gates = budget.parse(recipe.budget.gates, find_sites(base, input_size).neurons)
+        gates = parse_budget(recipe.budget.gates, find_sites(base, input_size).neurons)
     context = MethodContext(
         input_size=input_size,
         gates=gates,

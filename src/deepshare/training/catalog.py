@@ -98,7 +98,7 @@ def list_recipes(results: Path | None = None) -> list[Listed]:
 
 
 def as_table(rows: Sequence[Listed], width: int | None = None) -> str:
-    """Format the list as a table, of at most so many characters a line."""
+    """Format the list as a table, with lines of at most `width` characters."""
     cells = [(row.recipe.name, row.recipe.about, row.paper, row.status) for row in rows]
     return table(("recipe", "what it trains", "paper", "run here"), cells, "<<<<", width)
 

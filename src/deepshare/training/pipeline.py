@@ -28,9 +28,8 @@ from deepshare.training.data_source import DataSource, make_data_source
 from deepshare.training.evaluate import Metrics
 from deepshare.training.hardware import Hardware, launch, on_all_ranks
 from deepshare.training.loop import TrainContext
-from deepshare.training.progress import make_reporter
 from deepshare.training.recipe.files import Recipe, changed, load_recipe
-from deepshare.training.reporter import Reporter
+from deepshare.training.reporter import Reporter, make_reporter
 from deepshare.training.run.checkpoint import Kind, fill, read_weights, write_file
 from deepshare.training.run.folder import RunFolder, own_lines, read_environment
 from deepshare.training.shared_models import is_shared, plan_of

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deepshare.sharing.plan import plan
+from deepshare.sharing.planning import plan
 from deepshare.training.allocation.leaders import explained, preferred, squared_correlations
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from deepshare.sharing.budget import split
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import SharedReLU, set_progress
-from deepshare.sharing.plan import Plan, plan
+from deepshare.sharing.plan import Plan
+from deepshare.sharing.planning import plan, split_budget
 from deepshare.training.allocation.sensitivity import sensitivities, without, worth
 
 IMAGES = torch.tensor([[1.0, 1.0, 2.0, 3.0], [1.0, -1.0, 2.0, 3.0]])
@@ -76,7 +76,7 @@ def test_followers_lose_the_same_gates_and_groups_are_told_apart() -> None:
 def test_gates_in_proportion_to_the_weights_are_worth_the_same_at_the_margin() -> None:
     # With a/k for the k-th prototype, no move of a gate between groups should lower a loss of -a (1 + ... + 1/P).
     weights, units, caps = [6.0, 3.0, 1.0], [4, 2, 1], [64, 64, 64]
-    counts = split(units, caps, weights, 100)
+    counts = split_budget(units, caps, weights, 100)
     best = [round(100 * weight / 10 / unit) for weight, unit in zip(weights, units, strict=True)]
     assert counts == best == [15, 15, 10]
 

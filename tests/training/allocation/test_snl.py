@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from deepshare.errors import BudgetError
-from deepshare.sharing.budget import split
 from deepshare.sharing.plan import Plan
+from deepshare.sharing.planning import split_budget
 from deepshare.training.pipeline import allocate, fit
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.reporter import EpochLine, Reporter
@@ -116,7 +116,7 @@ def test_fit_divides_the_budget_by_the_counts(first_site_only: bool, tmp_path: P
     ]
     units = [group.leader.positions for group in found.groups]
     caps = [group.leader.channels for group in found.groups]
-    assert [group.prototypes for group in found.groups] == split(units, caps, wanted, 160)
+    assert [group.prototypes for group in found.groups] == split_budget(units, caps, wanted, 160)
 
 
 def test_it_may_stop_at_a_count_of_its_own_and_starts_from_given_weights(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from deepshare.methods.base import RecipeView
 from deepshare.methods.snl import SNL, SNLSettings
-from deepshare.sharing import budget
+from deepshare.sharing.planning import parse_budget
 from deepshare.sharing.sites import find_sites
 from deepshare.training.allocation import Trained
 from deepshare.training.recipe.allocation import register
@@ -86,7 +86,7 @@ def snl_method(recipe: Recipe, input_size: Sequence[int], neurons: int) -> SNL:
     """Make the method of a recipe; it ends at `snl.gates`, or else at the budget."""
     settings = recipe.section(SNLSettings)
     gates = settings.gates or (recipe.budget.gates if recipe.budget else neurons)
-    return SNL(input_size, budget.parse(gates, neurons), **settings.of_method)
+    return SNL(input_size, parse_budget(gates, neurons), **settings.of_method)
 
 
 def snl_phase(recipe: RecipeView) -> Phase:

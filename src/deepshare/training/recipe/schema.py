@@ -91,7 +91,7 @@ class Data(Section):
     name: str
     image_size: Size
     validation: int | float
-    subset: Positive | None = None  # only so many of the training images
+    subset: Positive | None = None  # keep this many of the training images
     seed: Annotated[int, Field(ge=0)] | None = None  # of validation images and subset; None: the recipe's
     evaluation: Literal["whole", "sliding"] | None = None  # of test images with masks; None: both in the input's frame
     augmentation: Augmentation = Augmentation()
@@ -272,7 +272,7 @@ class Recipe(_Phases, MethodSections, _Head):
 
     @property
     def needs_plain(self) -> bool:
-        """True if the trained plain network is the result, its start, its teacher or the basis of the plan."""
+        """True if the trained plain network is the result, its start or its teacher, or the plan is measured on it."""
         plans = self.budget is not None and (self.budget.allocation.needs_plain or self.budget.leader == "data")
         teaches = self.distillation.teacher == "plain" and any(map(self._learns, self._learners))
         return self.is_plain or self.starts_from_plain or plans or teaches

@@ -125,7 +125,7 @@ def checksum(file: Path) -> str:
 
 
 def as_table(networks: Sequence[NamedNetwork], width: int | None = None) -> str:
-    """Format networks as a table, of at most so many characters a line."""
+    """Format networks as a table, with lines of at most `width` characters."""
     cells = [
         (n.name, f"{n.gates:,} of {n.neurons:,}", n.result, byte_size(n.size), n.data, n.trained) for n in networks
     ]
