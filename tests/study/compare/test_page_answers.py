@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import RecipeError
+from deepshare.study.compare.curves import losses, phases
 from deepshare.study.compare.outcome import RunOutcome, write
-from deepshare.study.compare.page import as_markdown, phases, questions, remaining
+from deepshare.study.compare.page import as_markdown, questions, remaining
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study
 from deepshare.study.published import paper
 from tests.study.compare.made_outcomes import finished
@@ -58,15 +59,41 @@ def test_accuracy_after_each_phase(fair: Study) -> None:
     ]
     table = phases(fair, outcomes_of(*made), "subset")
     assert table is not None
-    assert table.header == (
-        *("seed 0", "before", "after gelu (epochs)", "after switch (epochs)", "after search (epochs)"),
-        "after finetune (epochs)",
-    )
+    assert table.header == ("accuracy (change), epochs", "start", "gelu", "switch", "search", "finetune", "seeds")
     assert table.lines == [
-        ("DeepShare", "", "39.20 (2)", "37.00 (1)", "", "37.20 (1)"),
-        ("AutoReP", "44.00", "", "", "40.00 (1)", "36.00 (1)"),
+        ("DeepShare", "", "39.20, 2", "37.00 (-2.20), 1", "", "37.20 (+0.20), 1", "1"),
+        ("AutoReP", "44.00", "", "", "40.00 (-4.00), 1", "36.00 (-4.00), 1", "1"),
     ]
     assert phases(fair, {}, "subset") is None
+
+
+def test_where_accuracy_is_lost(fair: Study, tmp_path: Path) -> None:
+    seeds = [
+        {"gelu": [20.0, 40.0], "switch": [39.0, 37.0], "finetune": [38.0]},
+        {"gelu": [22.0, 41.0], "switch": [39.0, 38.0], "finetune": [39.0]},
+    ]
+    made = [finished(fair, Job("deepshare", "subset", 2288, n), 38.0, curve=curve) for n, curve in enumerate(seeds)]
+    made.append(
+        finished(fair, Job("snl", "subset", 2288), 31.0, curve={"search": [40.0], "finetune": [33.0, 20.0, 30.0]})
+    )
+    made.append(finished(fair, Job("autorep", "subset", 2288), 31.0, curve={"search": [33.0], "finetune": [30.5]}))
+    found = outcomes_of(*made)
+    folder = tmp_path / "subset-deepshare-2288-seed0"
+    folder.mkdir()
+    lines = ('{"phase": "gelu", "accuracy": 0.5}', '{"phase": "switch", "accuracy": 0.44}')
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    ours = (
+        "DeepShare: The GELU phase ends at 40.50. The switch loses 3.00 points (-1.50 in its first epoch, in "
+        "which the rate goes from 0.001 to 0.01). The finetune gains 1.00 points, and ends 2.00 below the GELU phase."
+    )
+    snl = (
+        "SNL: its best epoch after its search is 1 of 3, with 33.00. It falls to 20.00 in epoch 2. "
+        "It ends 3.00 points below its best."
+    )
+    assert losses(fair, found, "subset") == [ours, snl]
+    trained = f"{ours} On its training images, seed 0: 50.0% after gelu, 44.0% after switch."
+    assert losses(fair, found, "subset", tmp_path) == [trained, snl]
+    assert f"### Where accuracy is lost\n\n- {ours}\n- {snl}\n" in as_markdown(fair, found, [])
 
 
 def test_what_is_open(fair: Study) -> None:

@@ -52,16 +52,15 @@ def test_results_say_what_was_run_and_name_no_path(whole: Runner) -> None:
     assert content["run"]["environment"]["packages"]["torch"]
 
 
-def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(whole: Runner, tmp_path: Path) -> None:
+def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(
+    whole: Runner, tmp_path: Path, chance: random.Random
+) -> None:
     flags = ["--study", "digits", "--out", tmp_path / "out", "--work", tmp_path / "work"]
     command = [sys.executable, "-m", "deepshare", "compare", *map(str, flags)]
-    seed = time.time_ns()  # another one each time, so that in time every moment is tried
-    print(f"moments of the kills: seed {seed}")  # noqa: T201 - shown if the test fails
-    moments = random.Random(seed)
     for results in (1, 5):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(tmp_path / "out", results, process)
-        time.sleep(moments.uniform(0, 0.7))
+        time.sleep(chance.uniform(0, 0.7))
         process.kill()
         assert process.wait() == -9
     runner = runner_in(tmp_path)

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deepshare.study.drawing import round_ticks
 from deepshare.study.published import paper
 from deepshare.study.published.figure import RUN_HERE, as_table, draw, panels, save
-from deepshare.study.published.pareto import round_ticks
 
 FINISHED = {
     "recipe": "cifar100-resnet18-6k",

@@ -5,10 +5,11 @@ from math import sqrt
 from pathlib import Path
 
 from deepshare.files import write_atomically
+from deepshare.study.compare.curves import losses, phases
 from deepshare.study.compare.outcome import Outcomes, read_all
-from deepshare.study.compare.plots import main_budget, save_plots
+from deepshare.study.compare.plots import save_plots
 from deepshare.study.compare.runner import jobs, undecided
-from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Question, Study, load_study, own_epochs
+from deepshare.study.compare.study_file import TEACHERS, Question, Study, load_study, own_epochs
 from deepshare.study.compare.tables import (
     ALIGN,
     HEADER,
@@ -21,7 +22,6 @@ from deepshare.study.compare.tables import (
     rows_by_images,
 )
 from deepshare.text import table
-from deepshare.training.recipe.schema import PHASES
 
 QUESTION_HEADER = ("", "gates", "difference", "seeds", "in the paper")
 OPEN = "open"
@@ -57,7 +57,7 @@ def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str], result
     command = f"deepshare compare --study {study.source}"
     parts = [f"# Study {study.name}", study.about.strip(), progress(study, outcomes)]
     if asked := questions(study, outcomes):
-        parts += [f"## {asked.title}", _markdown(asked.header, asked.lines, asked.align), _QUESTIONS]
+        parts += [f"## {asked.title}", _markdown(asked.header, asked.lines, asked.align), QUESTIONS]
     parts += ["## Rules", _rules(study, outcomes)]
     parts.append(f"This page is written by `{command} --show`; `{command}` starts the runs.")
     for data, found in rows_by_images(study, outcomes):
@@ -66,6 +66,8 @@ def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str], result
         for more in (private_table(found, study.engine), phases(study, outcomes, data)):
             parts += [f"### {more.title}", _markdown(more.header, more.lines, more.align)] if more else []
         parts += [f"![Accuracy over epochs](curves-{data}.svg)"] if f"curves-{data}" in figures else []
+        lost = losses(study, outcomes, data, results and results / study.name)
+        parts += ["### Where accuracy is lost", "\n".join(f"- {said}" for said in lost)] if lost else []
         parts += ["### Notes", "\n".join(f"- {note}" for note in said)] if (said := notes(study, found)) else []
     for more in comparisons(study, outcomes):
         parts += [f"## {more.title}", _markdown(more.header, more.lines, more.align)]
@@ -75,7 +77,7 @@ def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str], result
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-_QUESTIONS = (
+QUESTIONS = (
     "Differences are of means over seeds, in points on the test images, ± their standard error where both have several "
     "seeds, and without seeds that diverged. With one seed a difference is a hint and no more."
 )
@@ -208,25 +210,6 @@ def _answer(study: Study, question: Question, found: dict[tuple[str, int | None]
         error = sqrt(first.test.spread**2 / seeds[0] + second.test.spread**2 / seeds[1])
         difference += f" ± {error:.2f}"
     return question.about, f"{question.at:,}", difference, " and ".join(map(str, seeds)), said
-
-
-def phases(study: Study, outcomes: Outcomes, data: str) -> Table | None:
-    """Validation accuracy at the start and after each phase, at the main budget; None without curves."""
-    found = [row for row in rows(study, outcomes, data) if row.runs]
-    at = main_budget(found)
-    shown = [row for row in found if row.budget == at and row.method not in TEACHERS and row.outcomes[0].curve]
-    names = [name for name in PHASES if any(name in (row.outcomes[0].curve or {}) for row in shown)]
-    if not shown:
-        return None
-    teacher = outcomes.get(Job(TEACHER, data))
-    lines: list[tuple[str, ...]] = []
-    for row in shown:
-        curve = row.outcomes[0].curve or {}
-        start = f"{teacher.run.validation:.2f}" if row.before and teacher and teacher.run else ""
-        ends = [f"{curve[name][-1]:.2f} ({len(curve[name])})" if name in curve else "" for name in names]
-        lines.append((row.title, start, *ends))
-    header = ("seed 0", "before", *(f"after {name} (epochs)" for name in names))
-    return Table(f"Validation accuracy by phase at {at:,} gates", header, lines, "<" + ">" * (len(header) - 1))
 
 
 def remaining(study: Study, outcomes: Outcomes) -> list[str]:

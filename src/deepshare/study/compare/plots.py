@@ -12,8 +12,9 @@ from deepshare.study import drawing
 from deepshare.study.compare.outcome import Outcomes, RunOutcome
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, TEACHERS, Job, Study
 from deepshare.study.compare.tables import MethodRow, published_table, rows
+from deepshare.study.drawing import Styles, dress, round_ticks, styles
 from deepshare.study.published import paper
-from deepshare.study.published.pareto import Styles, draw_methods, dress, round_ticks, styles
+from deepshare.study.published.figure import draw_methods
 
 MARGIN = 2.0  # points above and below what is drawn
 APART = 0.035  # least distance of two labels, as a share of the axis
@@ -71,25 +72,26 @@ def draw_curves(
     axes = figure.subplots()
     style = styles_of(study)
     shown = _curve_rows(study, found)
-    best = 0.0
+    reached: list[float] = []
     start = teachers.get(TEACHER)
     if start and start.curve and any(row.before for row in shown):
         _one_curve(axes, start, 0, drawing.TICKS, "the network that some start from", "--")
     for row in shown:
         outcome = next(outcome for outcome in row.outcomes if outcome.curve)
         colour, _ = style[study.methods[row.method].paper or row.title]
-        best = max(best, _one_curve(axes, outcome, row.before, colour, row.title))
+        reached += _one_curve(axes, outcome, row.before, colour, row.title)
     dress(axes, f"{study.data[data].title}, {main_budget(found):,} gates", [], f"validation {_measure(found)}")
     axes.set_xscale("linear")
     axes.set_xlabel("epochs, those of the network that it starts from included; dots end a phase", fontsize=9)
     axes.set_xlim(0, study.epochs + (0 if study.count_start else max(row.before for row in shown)) + 1)
-    axes.set_ylim(0.3 * best, best + MARGIN)
+    # First epochs, and single epochs in which a method collapses, may leave the plot.
+    axes.set_ylim(max(0.0, min(reached) - 3 * MARGIN), max(reached) + MARGIN)
     axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     return figure
 
 
-def _one_curve(axes: Axes, outcome: RunOutcome, before: int, colour: str, label: str, line: str = "-") -> float:
-    """Draw a curve and return its best value."""
+def _one_curve(axes: Axes, outcome: RunOutcome, before: int, colour: str, label: str, line: str = "-") -> list[float]:
+    """Draw a curve; returns its values at the end of each phase, and its best one."""
     phases = outcome.curve or {}
     values = [value for phase in phases.values() for value in phase]
     axes.plot(range(before + 1, before + 1 + len(values)), values, line, color=colour, linewidth=1.3, label=label)
@@ -97,13 +99,13 @@ def _one_curve(axes: Axes, outcome: RunOutcome, before: int, colour: str, label:
     for phase in phases.values():
         end += len(phase)
         axes.plot(before + end, values[end - 1], "o", color=colour, markersize=4)
-    return max(values)
+    return [*(phase[-1] for phase in phases.values()), max(values)]
 
 
 def styles_of(study: Study) -> Styles:
     """Colour and marker of each method, the same in all plots."""
     drawn = (entry for name, entry in study.methods.items() if entry.drawn and study.has_budget(name))
-    return styles([entry.paper or entry.title for entry in drawn])
+    return styles([*paper.load().plotted, *(entry.paper or entry.title for entry in drawn)])
 
 
 def _drawn_part(study: Study) -> paper.PublishedTable | None:

@@ -13,7 +13,7 @@ from deepshare.sharing.activation import hard_gate
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.gates import SharedReLU, by_site
 from deepshare.sharing.observe import like
-from deepshare.sharing.plan import group_sites
+from deepshare.sharing.planning import group_sites
 from deepshare.sharing.sites import Site, find_sites
 
 Groups = tuple[tuple[Site, ...], ...]

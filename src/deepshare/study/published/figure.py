@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from deepshare.study import drawing
-from deepshare.study.drawing import DARK, TICKS
+from deepshare.study.drawing import DARK, TICKS, Styles, dress, level, round_ticks, styles
 from deepshare.study.published import paper
-from deepshare.study.published.pareto import Styles, draw_methods, dress, round_ticks, styles
 from deepshare.text import table
 from deepshare.training.catalog import Finished, Listed, list_recipes
 
@@ -52,7 +52,7 @@ def draw(found: Sequence[PublishedPanel]) -> Figure:
     """Draw one panel per table, with a common legend."""
     rows = -(-len(found) // 2)
     figure = Figure(figsize=(11, 4.4 * rows + 0.4), layout="constrained")
-    style = styles()
+    style = styles(paper.load().plotted)
     grid = figure.subplots(rows, 2, squeeze=False).flatten().tolist()
     for axes, panel in zip(grid, found, strict=False):
         published = panel.published
@@ -72,6 +72,16 @@ def draw(found: Sequence[PublishedPanel]) -> Figure:
         axes.set_axis_off()
     figure.legend(handles=_marks(found, style), fontsize=8, frameon=False, loc="outside lower center", ncols=5)
     return figure
+
+
+def draw_methods(axes: Axes, table: paper.PublishedTable, style: Styles) -> None:
+    """Draw a table of the paper: one line per method, dotted where it uses a network of its own."""
+    level(axes, "all ReLUs", table.baseline.score)
+    for method, (colour, marker) in style.items():
+        if points := table.of(method):
+            gates, scores = [row.gates for row in points], [row.score for row in points]
+            line = axes.plot(gates, scores, color=colour, marker=marker, linewidth=1.2, label=points[0].title)
+            line[0].set_linestyle(":" if points[0].own_network else "-")
 
 
 def as_table(found: Sequence[PublishedPanel]) -> str:

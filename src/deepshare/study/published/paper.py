@@ -158,6 +158,11 @@ class PaperTables(PaperModel):
         """All methods in the tables, without duplicates."""
         return list(dict.fromkeys(row.method for table in self.results for row in table.rows))
 
+    @property
+    def plotted(self) -> Sequence[str]:
+        """All methods but the plain network, ours first: the order that gives each its colour in every plot."""
+        return [OURS, *(method for method in self.methods if method not in (OURS, BASELINE))]
+
 
 @cache
 def load() -> PaperTables:
