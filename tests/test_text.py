@@ -25,6 +25,19 @@ def test_a_table_fits_and_keeps_all_words_and_names() -> None:
     assert " ".join(" ".join(lines[2:-1]).split()) == "a-long-name-to-copy one two three four 1 five six seven"
 
 
+def test_names_have_lines_of_their_own_where_little_is_left_beside_them() -> None:
+    assert table(HEADER, ROWS, "<<>", 36).splitlines() == [
+        "name",
+        "  what it is                   count",
+        "  ---------------------------  -----",
+        "a-long-name-to-copy",
+        "  one two three four five six      1",
+        "  seven",
+        "b",
+        "                                  22",
+    ]
+
+
 def test_the_first_column_stays_whole_where_nothing_fits() -> None:
     assert "a-long-name-to-copy" in table(HEADER, ROWS, "<<>", 10)
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from deepshare.sharing.convert import count_gates, relu6_to_relu, share
     from deepshare.sharing.onnx import export_onnx
     from deepshare.sharing.piecewise import maxpool_to_avgpool, maxpool_to_relu, piecewise_to_relu, smooth_to_relu
-    from deepshare.sharing.plan import Plan, plan
+    from deepshare.sharing.plan import Plan
+    from deepshare.sharing.planning import plan
     from deepshare.sharing.sites import find_sites
     from deepshare.training.build import load
     from deepshare.training.evaluate import evaluate
@@ -57,7 +58,7 @@ _MODULE_OF: dict[str, str | None] = {
     "maxpool_to_avgpool": "sharing.piecewise",
     "maxpool_to_relu": "sharing.piecewise",
     "piecewise_to_relu": "sharing.piecewise",
-    "plan": "sharing.plan",
+    "plan": "sharing.planning",
     "relu6_to_relu": "sharing.convert",
     "share": "sharing.convert",
     "smooth_to_relu": "sharing.piecewise",

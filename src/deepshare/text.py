@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
-NARROWEST = 12
+# Beside names, narrower columns are hard to read; below names, there is room.
+NARROW, NARROWEST, INDENT = 20, 10, "  "
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int | None = None) -> str:
@@ -16,20 +17,44 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str, widt
         rows: Cells as text.
         align: "<" or ">" for each column.
         width: Characters in a line. Cells of the widest columns are broken to fit, except for the first column, whose
-            names people copy.
+            names people copy; where too little is left beside it, names have lines of their own.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    while width and sum(widths) + 2 * (len(widths) - 1) > width and max(widths[1:]) > NARROWEST:
-        widths[widths.index(max(widths[1:]), 1)] -= 1
-    if width:
-        rows = [line for row in rows for line in _broken(row, widths)]
+    if not width or _total(widths) <= width:
+        return "\n".join(_line(cells, align, widths) for cells in (header, _rule(widths), *rows))
+    beside = [widths[0], *_fitted(widths[1:], width - widths[0] - 2, NARROW)]
+    if _total(beside) <= width or len(widths) < 3:
+        lines = [line for row in rows for line in _broken(row, beside)]
+        return "\n".join(_line(cells, align, beside) for cells in (header, _rule(beside), *lines))
+    below = _fitted(widths[1:], width - len(INDENT), NARROWEST)
 
-    def line(cells: Sequence[str]) -> str:
-        return "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(cells, align, widths, strict=True)
-        ).rstrip()
+    def indented(cells: Sequence[str]) -> str:
+        return INDENT + _line(cells, align[1:], below)
 
-    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+    shown = [header[0], indented(header[1:]), indented(_rule(below))]
+    for name, *cells in rows:
+        shown += [name, *map(indented, _broken(cells, below))]
+    return "\n".join(shown)
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _fitted(widths: Sequence[int], width: int, narrowest: int) -> list[int]:
+    """Narrow the widest columns until all fit, or none is wider than the narrowest allowed."""
+    fitted = list(widths)
+    while _total(fitted) > width and max(fitted) > narrowest:
+        fitted[fitted.index(max(fitted))] -= 1
+    return fitted
+
+
+def _rule(widths: Sequence[int]) -> list[str]:
+    return ["-" * width for width in widths]
+
+
+def _line(cells: Sequence[str], align: str, widths: Sequence[int]) -> str:
+    return "  ".join(f"{cell:{side}{size}}" for cell, side, size in zip(cells, align, widths, strict=True)).rstrip()
 
 
 def _broken(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:

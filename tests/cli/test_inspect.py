@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +74,14 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     said = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert said.stdout.startswith("site")
     assert said.stderr == ""
+
+
+def test_arguments_of_a_network_reach_every_verb_that_builds_one(cli: Cli, tmp_path: Path) -> None:
+    wide = ("resnet10", "--model.arguments.width", "8", "--model.arguments.num_classes", "3")
+    assert json.loads(cli("inspect", *wide, "--json").out)["neurons"] == 8 * (2 * 1024 + 4 * 256 + 8 * 64 + 16 * 16)
+    made, graph = tmp_path / "plan.json", tmp_path / "graph.onnx"
+    assert cli("plan", *wide, "--budget", "10%", "--out", str(made)).code == 0
+    said = cli("export", *wide, "--plan", str(made), "--out", str(graph))
+    assert (said.code, said.err) == (0, "") and graph.stat().st_size < 1e6
+    refused = cli("inspect", "resnet10", "--model.arguments.depht", "3")
+    assert refused.code == 2 and "cannot be built with depht=3" in refused.err

@@ -76,6 +76,12 @@ def test_affine_of_two_runs(cli: Cli, run: Path, tmp_path: Path) -> None:
     assert "linear-like replicates" in cli("study", "affine", run, "--out", tmp_path).out
 
 
+def test_a_network_by_name_keeps_its_folder(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "linear-like" in cli("study", "affine", "digits-resnet10-192").out
+    assert [file.name for file in tmp_path.rglob("*.json")] == ["affine.json"]
+
+
 @pytest.mark.parametrize("verb", ["dimension", "affine"])
 def test_a_missing_run_is_one_line_and_nothing_is_made(cli: Cli, tmp_path: Path, verb: str) -> None:
     said = cli("study", verb, tmp_path / "nowhere")

@@ -10,9 +10,8 @@ import torch
 from deepshare.cli.train import read_keys
 from deepshare.errors import RecipeError
 from deepshare.training.build import load
-from deepshare.training.progress import Bars, Lines, duration, make_reporter
 from deepshare.training.recipe.files import load_recipe
-from deepshare.training.reporter import EpochLine
+from deepshare.training.reporter import Bars, EpochLine, Lines, duration, make_reporter
 from tests.cli.command import FLAGS, Cli
 from tests.data.layouts import write_picture
 
@@ -111,8 +110,12 @@ def test_another_network_and_a_folder_of_pictures(cli: Cli, tmp_path: Path) -> N
     recipe = load_recipe(out / "recipe.toml")
     assert (recipe.model.name, recipe.model.num_classes, recipe.model.arguments) == ("resnet10", 3, {"width": 8})
     assert load(out)(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
-    without_recipe = cli("train", "--model", "resnet10", "--data", tmp_path / "pictures", *flags, "--dry-run", "--json")
-    assert json.loads(without_recipe.out)["dry_run"] == ["plain", "gelu", "switch", "finetune"], without_recipe.err
+    # A function of one's own, which says no input size.
+    own, pictures = "deepshare.zoo.resnet:resnet18", tmp_path / "pictures"
+    without_recipe = cli("train", "--model", own, "--data", pictures, *flags, "--dry-run", "--json")
+    assert without_recipe.code == 0, without_recipe.err
+    found = json.loads(without_recipe.out)
+    assert found["dry_run"] == ["plain", "gelu", "switch", "finetune"] and not any(found["engines"].values())
 
 
 def test_curves_for_tensorboard(cli: Cli, tmp_path: Path) -> None:
@@ -199,6 +202,8 @@ def test_keys() -> None:
     assert read_keys(["--a.b=x=y", "--c-d", "-1"]) == {"a.b": "x=y", "c_d": "-1"}
     with pytest.raises(RecipeError, match="needs a value"):
         read_keys(["--a"])
+    with pytest.raises(RecipeError, match="--tensorboard needs a value"):
+        read_keys(["--tensorboard", "--gelu.epochs", "1"])
 
 
 class Terminal(io.StringIO):

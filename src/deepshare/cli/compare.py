@@ -137,7 +137,7 @@ def run_all(runner: "Runner", limits: "Limits", at_once: int | None) -> None:
     """Execute open runs, in sequence or several at a time, with progress on stderr."""
     from deepshare.study.compare.launch.local import run_local
     from deepshare.study.compare.page import save
-    from deepshare.training.progress import make_reporter
+    from deepshare.training.reporter import make_reporter
 
     def on_outcome(outcome: "RunOutcome") -> None:
         save(runner.study, runner.outcomes(), runner.out)
@@ -160,7 +160,7 @@ def run_all(runner: "Runner", limits: "Limits", at_once: int | None) -> None:
 def submit(runner: "Runner", limits: "Limits", at_once: int | None, resources: dict[str, Any]) -> None:
     """Submit open runs to SLURM, with progress on stderr."""
     from deepshare.study.compare.launch import slurm
-    from deepshare.training.progress import make_reporter
+    from deepshare.training.reporter import make_reporter
 
     given = {flag: value for flag, value in resources.items() if value is not None}
     ids = slurm.submit(runner, limits, slurm.Resources(**given, at_once=at_once), make_reporter)

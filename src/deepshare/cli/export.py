@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from deepshare.cli.options import NO_REWRITING, Json, Rewriting, build, check_writable
+from deepshare.cli.options import NO_REWRITING, Json, ModelArguments, Rewriting, build, check_writable
 from deepshare.errors import CheckpointError, PlanError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def export(
     plan: Path | None = None,
     weights: Path | None = None,
     classes: int | None = None,
+    arguments: ModelArguments = None,
     rewriting: Rewriting = NO_REWRITING,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +47,7 @@ def export(
 
     source = str(run_folder(source))
     is_run = Path(source).is_dir()
-    if is_run and (plan or weights or classes or rewriting.given):
+    if is_run and (plan or weights or classes or arguments or rewriting.given):
         raise PlanError(f"the run {source} has its own plan and weights: leave out all options but --out and --json")
     if not is_run and plan is None:
         asked = f"there is no folder {source}, and a network" if os.sep in source else source
@@ -58,8 +59,8 @@ def export(
     if is_run:
         shared = load(source)
     else:
-        arguments = {} if classes is None else {"num_classes": classes}
-        shared = share_and_fill(build(source, rewriting, **arguments), planned, weights)
+        given = (arguments or {}) | ({} if classes is None else {"num_classes": classes})
+        shared = share_and_fill(build(source, rewriting, **given), planned, weights)
     export_onnx(shared, out, planned.input_size)
     comparisons = count_comparisons(out)
     if as_json:

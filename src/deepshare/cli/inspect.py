@@ -2,17 +2,32 @@
 
 import json
 
-from deepshare.cli.options import NO_REWRITING, InputSize, Json, Model, Rewriting, build, size_of
+from deepshare.cli.options import (
+    NO_REWRITING,
+    InputSize,
+    Json,
+    Model,
+    ModelArguments,
+    Rewriting,
+    build,
+    size_of,
+)
 
 
 def inspect(
-    model: Model, /, *, input_size: InputSize = None, rewriting: Rewriting = NO_REWRITING, as_json: Json = False
+    model: Model,
+    /,
+    *,
+    input_size: InputSize = None,
+    arguments: ModelArguments = None,
+    rewriting: Rewriting = NO_REWRITING,
+    as_json: Json = False,
 ) -> None:
     """List every ReLU call of a network, its other operations that compare, and what engines say to it."""
     size = size_of(model, input_size)
     from deepshare import find_sites
 
-    network = build(model, rewriting)
+    network = build(model, rewriting, **(arguments or {}))
     sites = find_sites(network, size)
     from deepshare.private.cost import describe_engines, engine_problems
 

@@ -16,6 +16,7 @@ from deepshare.cli.options import (
     InputSize,
     Json,
     Model,
+    ModelArguments,
     Rewriting,
     build,
     check_writable,
@@ -50,6 +51,7 @@ def plan(
     *,
     budget: str,
     input_size: InputSize = None,
+    arguments: ModelArguments = None,
     allocate: str = "uniform",
     no_layer_sharing: Flag = False,
     max_group: int | None = None,
@@ -83,8 +85,8 @@ def plan(
         first_site_only: The weight of a group is that of its first site, not the sum.
         recipe: Plan the network of a recipe, with its arguments, image size and [budget]; flags take precedence. For
             snl it also sets the training and the data.
-        no_seconds: With --cost gateshare, do not estimate seconds, for which two small networks are run privately here
-            and the network's products timed, in some seconds; nothing is kept.
+        no_seconds: With --cost gateshare, do not estimate seconds, for which small networks are run privately here and
+            the network's products timed, in some ten seconds; nothing is kept.
         out: File for the plan.
         run: Folder for the training; --allocate also accepts its snl/counts.json.
         data_dir: Folder of data sets.
@@ -102,7 +104,8 @@ def plan(
         patch=patch,
         first_site_only=first_site_only or None,
     )
-    chosen = recipe_of(model, recipe, {"gates": budget, **limits}, rewriting) if recipe else None
+    arguments = arguments or {}
+    chosen = recipe_of(model, recipe, {"gates": budget, **limits}, rewriting, arguments) if recipe else None
     wanted = size_of(model, input_size) if chosen is None else size_in(chosen, input_size)
     if cost is None and answer != "logits":
         raise DeepShareError(f"--answer {answer} changes the cost of private inference: give --cost ENGINE with it")
@@ -116,7 +119,7 @@ def plan(
 
     exact = {"exact_pools": True} if rewriting.maxpool == "exact" else {}
     options = plan_options(chosen) if chosen else {**limits, **exact}
-    network = network_of(chosen) if chosen else build(model, rewriting)
+    network = network_of(chosen) if chosen else build(model, rewriting, **arguments)
     if allocate == "snl" and chosen and run:
         source = source_of(chosen, data_dir, input_size)
         wanted = source.input_size
@@ -187,9 +190,9 @@ def estimate(
     check_installed(engine)
     if not isinstance(engine, TimedEngine):
         raise DeepShareError(f"seconds of {TIMED} cannot be estimated: give --no-seconds")
-    print("timing two small private runs and the network's products, some seconds (--no-seconds)", file=sys.stderr)
+    print("timing small private runs and the network's products, some ten seconds (--no-seconds)", file=sys.stderr)
     calibration = engine.calibrate()
-    return {name: seconds_by_link(costs[name], *calibration.seconds(one)) for name, one in programs.items()}
+    return {name: seconds_by_link(calibration, one, costs[name]) for name, one in programs.items()}
 
 
 def given(**values: object) -> dict[str, object]:
@@ -197,14 +200,17 @@ def given(**values: object) -> dict[str, object]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def recipe_of(model: str, recipe: str, budget: Mapping[str, object], rewriting: Rewriting) -> "Recipe":
+def recipe_of(
+    model: str, recipe: str, budget: Mapping[str, object], rewriting: Rewriting, arguments: Mapping[str, object]
+) -> "Recipe":
     """Load a recipe for this network and budget; its model arguments apply only to its own network."""
     from deepshare.training.recipe.files import changed, load_recipe
 
     changes = {f"budget.{key}": value for key, value in budget.items()}
     chosen = load_recipe(recipe, changes | {f"model.{key}": value for key, value in rewriting.given.items()})
-    other = {"model.name": model, "model.arguments": {}}
-    return chosen if chosen.model.name == model else changed(chosen, other)
+    other: dict[str, object] = {} if chosen.model.name == model else {"model.name": model, "model.arguments": {}}
+    other |= {f"model.arguments.{key}": value for key, value in arguments.items()}
+    return changed(chosen, other) if other else chosen
 
 
 def network_of(recipe: "Recipe") -> "nn.Module":
@@ -214,14 +220,15 @@ def network_of(recipe: "Recipe") -> "nn.Module":
     return build(recipe.model)
 
 
-def size_in(recipe: "Recipe", input_size: str | None) -> tuple[int, ...]:
-    """Parse the given input size, or return that of a recipe's images."""
+def size_in(recipe: "Recipe", input_size: str | None, network: "nn.Module | None" = None) -> tuple[int, ...]:
+    """Parse the given input size, or return that of a recipe's images, with the channels that a network takes."""
     from deepshare.data.images import height_and_width
+    from deepshare.sharing.observe import image_channels
 
-    channels, *_ = wanted = size_of(recipe.model.name, input_size)
     if input_size:
-        return wanted
-    return int(recipe.model.arguments.get("channels", channels)), *height_and_width(recipe.data.image_size)
+        return size_of(recipe.model.name, input_size)
+    channels = recipe.model.arguments.get("channels") or (None if network is None else image_channels(network))
+    return int(channels or size_of(recipe.model.name, None)[0]), *height_and_width(recipe.data.image_size)
 
 
 def source_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -> "DataSource":
@@ -238,7 +245,7 @@ def source_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -
 def counts_by_snl(recipe: "Recipe", run: Path, source: "DataSource", resume: bool) -> Mapping[str, float]:
     """Train the network of a recipe with SNL and return the gates of each site."""
     from deepshare.training.pipeline import allocate
-    from deepshare.training.progress import make_reporter
+    from deepshare.training.reporter import make_reporter
 
     reporter = make_reporter()
     data = [part for part in (source.train_set, source.validation_set, source.test_set) if part is not None]

@@ -20,10 +20,10 @@ from deepshare.cli.options import (
     TlsFolder,
     importing,
 )
-from deepshare.cli.private_pool import note, prepare, warn
 from deepshare.cli.private_pool import pool as pool_commands
+from deepshare.cli.private_pool import prepare
 from deepshare.cli.private_serve import dealer, serve
-from deepshare.cli.private_show import check_out, show
+from deepshare.cli.private_show import check_out, note, note_answer, show, warn
 from deepshare.cli.private_ui import ui
 from deepshare.errors import EngineError
 
@@ -49,6 +49,13 @@ Provider = Annotated[
     str | None,
     Parameter(help="Source of crypten's triples: tfp (the server, the default) or ttp (a third party)."),
 ]
+ComparisonBits = Annotated[
+    str | None,
+    Parameter(
+        help="Bits of a comparison of gateshare, by default all, 32 or more: a number, or calibrated for as many as "
+        "leave about one gate in 40,000 wrong at the most. Fewer bits mean smaller keys and faster gates."
+    ),
+]
 Images = Annotated[
     list[Path] | None, Parameter(consume_multiple=True, help="Image files; by default test images of the data set.")
 ]
@@ -72,6 +79,7 @@ def run(
     fit: Fit = False,
     best: Best = False,
     provider: Provider = None,
+    comparison_bits: ComparisonBits = None,
     answer: AnswerKind = "logits",
     out: Labels = None,
     layers: Layers = False,
@@ -95,7 +103,7 @@ def run(
     check_out(out, program)
     names, batch = _images(run, about, images, samples, data_dir, fit)
     warn(chosen)
-    options = _options(provider)
+    options = _options(provider, comparison_bits)
     chosen.check(program, options)
     note_making(chosen, program, len(batch), options)
     result = run_program(program, batch, engine, options)
@@ -128,8 +136,7 @@ def ask(
         insecure: Ask another machine without TLS: everyone between can read and change what is sent.
         plan: Plan file; a server with another plan is refused.
     """
-    with importing():
-        from deepshare.private.ir.answer import describe_answer
+    with importing(lean=pool is not None and plan is None):  # other engines, and plans, may need all of torch
         from deepshare.private.remote.ask import ask as ask_server
 
     expected = None
@@ -141,8 +148,7 @@ def ask(
     def see(offer: "Offer") -> None:
         check_out(out, offer.program)
         warn(offer.engine)
-        if offer.program.hides_scores:
-            note(f"the server gives {describe_answer(offer.program)}, without logits")
+        note_answer(offer.program)
 
     result = ask_server(
         images,
@@ -170,6 +176,7 @@ def outline(
     data_dir: Path | None = None,
     best: Best = False,
     answer: AnswerKind = "logits",
+    comparison_bits: ComparisonBits = None,
 ) -> None:
     """Write the public outline of a network for the dealer of gateshare: layers and number format, no weights.
 
@@ -179,9 +186,11 @@ def outline(
             range of normalised ones.
         data_dir: Folder of data sets.
     """
+    from deepshare.private.engines.gateshare.fixedpoint import comparison_bits_of
     from deepshare.private.remote.serve import outline as write_outline
 
-    write_outline(run, out, samples=samples, data_dir=data_dir, best=best, answer=answer)
+    bits = None if comparison_bits is None else comparison_bits_of(comparison_bits)
+    write_outline(run, out, samples=samples, data_dir=data_dir, best=best, answer=answer, comparison_bits=bits)
     print(f"{out} is public: give it to the dealer for deepshare private deal")
 
 
@@ -262,8 +271,9 @@ def note_making(engine: "Engine", program: "Program", images: int, options: Mapp
         note(f"first the parties make randomness for the images: {sent}, and most of the time")
 
 
-def _options(provider: str | None) -> Mapping[str, str]:
-    return {} if provider is None else {"provider": provider}
+def _options(provider: str | None, comparison_bits: str | None) -> Mapping[str, str]:
+    given = {"provider": provider, "comparison_bits": comparison_bits}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _images(

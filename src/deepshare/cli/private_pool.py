@@ -1,4 +1,4 @@
-"""`deepshare private pool` and `prepare`: what pools hold, adding and filling them, making one without a dealer."""
+"""`deepshare private pool` and `prepare`: show, add and fill pools, and make one without a dealer."""
 
 import json
 import signal
@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from deepshare.cli.options import Flag, Json, TlsFolder, importing
-
-if TYPE_CHECKING:
-    from deepshare.private.runtime.engine import Engine
+from deepshare.cli.private_show import note, warn
 
 MADE = "gateshare-2pc"
 """The engine whose pools the two parties make."""
@@ -114,7 +112,7 @@ def prepare(
 ) -> None:
     """Make the randomness of gateshare-2pc for a number of images, together with a server and nobody else.
 
-    The server is one of deepshare private serve --engine gateshare-2pc --pool FOLDER. It takes a minute or more for an
+    The server is one of deepshare private serve --engine gateshare-2pc --pool FOLDER. It takes some seconds for an
     image. Interrupted on either side, it goes on when called again. Then private ask uses the pool as a dealer's.
 
     Args:
@@ -170,13 +168,3 @@ def progress() -> Iterator[Callable[[float, str, float], None]]:
 def end_as_interrupted() -> None:
     """End on SIGTERM as on Ctrl-C; the first process of a container would ignore it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-def note(text: str) -> None:
-    """Print a note to stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def warn(engine: "Engine") -> None:
-    """Print the trust assumptions of an engine."""
-    note(f"{engine.name}: {engine.trust}")

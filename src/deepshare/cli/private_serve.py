@@ -1,4 +1,4 @@
-"""`deepshare private serve` and `dealer`: what runs until it is stopped."""
+"""`deepshare private serve` and `dealer`: services, which run until they are stopped."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from deepshare.cli.options import DEFAULT_ENGINE, AnswerKind, Best, Engines, Flag, TlsFolder
-from deepshare.cli.private_pool import end_as_interrupted, warn
+from deepshare.cli.private_pool import end_as_interrupted
+from deepshare.cli.private_show import warn
 from deepshare.errors import EngineError
 
 POOLS = "Pool of the server, or a folder of pools in which more may appear: dealt, or made with clients."
@@ -33,8 +34,9 @@ def serve(
     """Serve clients on other machines until interrupted, without revealing the weights.
 
     A client that deviates from the protocol of gateshare can read exact weights: serve only clients that you would
-    trust with the model. The engine determines the protection of the images: gateshare, with a dealer's pools,
-    gateshare-2pc and spu-cheetah hide them from a semi-honest server; crypten and spu-semi2k are for measuring.
+    trust with the model, and with --answer class those that you know less well. The engine determines the protection of
+    the images: gateshare, with a dealer's pools, gateshare-2pc and spu-cheetah hide them from a semi-honest server;
+    crypten and spu-semi2k are for measuring.
 
     SIGTERM ends it after the clients that are being answered, within --drain seconds. Every flag may also be given as a
     variable (DEEPSHARE_PRIVATE_SERVE_PORT) or under [private.serve] of a file deepshare.toml in this folder.
@@ -50,7 +52,7 @@ def serve(
         log_json: Log a JSON object a line.
         drain: Seconds for clients that are being answered, on SIGTERM.
     """
-    from deepshare.private.remote.operation import start_logging
+    from deepshare.private.remote.guests.journal import start_logging
     from deepshare.private.remote.serve import serve as serve_networks
     from deepshare.private.runtime.engine import find_engine
 
@@ -104,7 +106,7 @@ def dealer(
         log_json: Log a JSON object a line.
     """
     from deepshare.private.remote.dealer import DealerService, Dealership
-    from deepshare.private.remote.operation import start_logging
+    from deepshare.private.remote.guests.journal import start_logging
     from deepshare.private.transport.tls import tls_of
 
     if level < 1 or images < 1:

@@ -1,6 +1,7 @@
-"""Classes and cost of a private inference, as `deepshare private run` and `ask` print them."""
+"""Output of `deepshare private`: notes on stderr, then classes and cost of an inference."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,25 @@ from deepshare.errors import EngineError
 if TYPE_CHECKING:
     from deepshare.private.cost import Result
     from deepshare.private.ir.program import Program
+    from deepshare.private.runtime.engine import Engine
+
+
+def note(text: str) -> None:
+    """Print a note to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn(engine: "Engine") -> None:
+    """Print the trust assumptions of an engine."""
+    note(f"{engine.name}: {engine.trust}")
+
+
+def note_answer(program: "Program") -> None:
+    """Print what a server gives, where it is not logits."""
+    if program.hides_scores:
+        places = program.operations[-1].shape[0]
+        said = "the class alone" if places == 1 else f"the {places} best classes alone"
+        note(f"the server gives {said}, without logits")
 
 
 def check_out(out: Path | None, program: "Program") -> None:

@@ -1,4 +1,4 @@
-"""`deepshare private ui`: a page of the client's own machine."""
+"""`deepshare private ui`: a web page on the client's own machine."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def ui(
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise EngineError("the page needs starlette and uvicorn: pip install 'deepshare[ui]'")
     with importing():
-        from deepshare.private.remote.connection import connect
+        from deepshare.private.remote.ask import connect
         from deepshare.private.ui.app import bound, serve_page
         from deepshare.private.ui.demo import sample_digits, serving_digits
 

@@ -12,11 +12,11 @@ from cyclopts import App, Parameter
 from deepshare.cli.options import Json, check_writable
 from deepshare.errors import DeepShareError
 
-RunDir = Annotated[Path, Parameter(help="Folder of a finished run.")]
+RunDir = Annotated[Path, Parameter(help="Folder of a finished run, or a network by name.")]
 Out = Annotated[
     Path | None,
     Parameter(
-        help="Folder for the results; by default the subfolder study of the (first) run.",
+        help="Folder for the results; by default the subfolder study of the (first) run; for a name in runs.",
         show_default=False,
     ),
 ]
@@ -116,9 +116,10 @@ def dimension(
         data_dir: Folder of the data sets.
     """
     from deepshare.study.dimension.analysis import measure, open_run
+    from deepshare.training.run.folder import run_folder
 
-    network, images, count = open_run(run, samples=samples, data_dir=data_dir)
-    folder = prepare(out or run / "study", "dimension")
+    network, images, count = open_run(run_folder(run), samples=samples, data_dir=data_dir)
+    folder = prepare(out or beside(run), "dimension")
     with show_progress("image") as progress:
         result = measure(network, images, samples=count, progress=progress)
     from deepshare.study.dimension.figure import save
@@ -141,10 +142,11 @@ def affine(run: RunDir, other: Path | None = None, /, *, out: Out = None, as_jso
         other: A second run to show beside it, such as one with another budget.
     """
     from deepshare.study.affine.parameters import read_run
+    from deepshare.training.run.folder import run_folder
 
     runs = [run] if other is None else [run, other]
-    networks = [read_run(folder) for folder in runs]
-    folder = prepare(out or run / "study", "affine")
+    networks = [read_run(run_folder(folder)) for folder in runs]
+    folder = prepare(out or beside(run), "affine")
     from deepshare.study.affine.figure import save
 
     save(networks, folder, command_of("affine", *runs))
@@ -153,7 +155,7 @@ def affine(run: RunDir, other: Path | None = None, /, *, out: Out = None, as_jso
 
 @study.command(usage="Usage: deepshare study scenes [OPTIONS] RUN...")
 def scenes(
-    runs: Annotated[list[Path], Parameter(help="Folders of finished segmentation runs.")],
+    runs: Annotated[list[Path], Parameter(help="Folders of finished segmentation runs, or networks by name.")],
     /,
     *,
     samples: int = 4,
@@ -170,13 +172,19 @@ def scenes(
         data_dir: Folder of the data sets.
     """
     from deepshare.study.scenes.comparison import compare
+    from deepshare.training.run.folder import run_folder
 
-    found = compare(runs, samples=samples, data_dir=data_dir)
-    folder = prepare(out or runs[0] / "study", "scenes")
+    found = compare([run_folder(run) for run in runs], samples=samples, data_dir=data_dir)
+    folder = prepare(out or beside(runs[0]), "scenes")
     from deepshare.study.scenes.figure import save
 
     save(found, folder, command_of("scenes", *runs, "--samples", samples))
     print_result(str(found), folder, "scenes", as_json)
+
+
+def beside(run: Path) -> Path:
+    """Folder for the results of a run, unless another is given; a network by name keeps its own folder as it is."""
+    return run / "study" if run.exists() else Path("runs") / run / "study"
 
 
 def command_of(*words: object) -> str:

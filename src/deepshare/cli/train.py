@@ -86,8 +86,8 @@ def train(
 
     from deepshare.training.hardware import Hardware
     from deepshare.training.pipeline import fit, recorded_hardware
-    from deepshare.training.progress import make_reporter
     from deepshare.training.recipe.files import load_recipe
+    from deepshare.training.reporter import make_reporter, with_tensorboard
     from deepshare.training.run.folder import RunFolder
 
     chosen = load_recipe(recipe, changes)
@@ -104,8 +104,6 @@ def train(
     hardware = replace(recorded_hardware(folder) if resume else Hardware(), **known)
     reporter = make_reporter()
     if log and not dry_run:
-        from deepshare.training.reporter import with_tensorboard
-
         reporter = with_tensorboard(reporter, folder)
     try:
         network = fit(
@@ -131,7 +129,7 @@ def train(
         from deepshare.cli.plan import size_in
         from deepshare.private.cost import describe_engines, engine_problems
 
-        engines = engine_problems(network, size_in(chosen, None), weights=False)  # a trial's weights
+        engines = engine_problems(network, size_in(chosen, None, network), weights=False)  # a trial's weights
         if as_json:
             print(json.dumps({"dry_run": list(chosen.phases), "engines": engines}))
         else:
@@ -157,7 +155,7 @@ def read_keys(tokens: Sequence[str]) -> dict[str, str]:
         if not name.startswith("--"):
             raise RecipeError(f"{token} belongs to no flag: give --KEY VALUE with a key of the recipe")
         given = value if equals else next(rest, None)
-        if given is None:
+        if given is None or (given.startswith("--") and not equals):
             raise RecipeError(f"{token} needs a value: give --KEY VALUE with a key of the recipe")
         keys[name.removeprefix("--").replace("-", "_")] = given
     return keys
