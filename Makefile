@@ -21,7 +21,10 @@ study: $(READY)
 measurements: $(READY)
 	$(BIN)/python dev/measurements.py
 
-test: lint types docs pytest
+# The first three do not disturb each other; each says all that it has to say when it ends.
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs=2 --output-sync lint types docs
+	$(MAKE) --no-print-directory pytest
 
 lint: $(READY)
 	$(BIN)/ruff check $(CODE)
@@ -37,10 +40,13 @@ docs: $(READY)
 	$(BIN)/python dev/docs_hooks.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# One torch thread for each worker: two workers on two cores do not fight. At the end, the share of lines that ran in the
-# tests' own processes; parties and jobs that run as processes of their own are not in it.
+# One torch thread for each worker: two workers on two cores do not fight. A worker runs tests that stand next to each
+# other, which share their fixtures, and takes half of the other's rest when it has none left. At the end, the share of
+# lines that ran in the tests' own processes; parties and jobs that run as processes of their own are not in it.
 pytest: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=
+	rm -f build/coverage*
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -p dev.executed_lines
+	@$(BIN)/coverage combine --quiet
 	@echo "coverage of src/deepshare: $$($(BIN)/coverage report --format=total)% of lines"
 
 # What `pytest` leaves out, a dry run of every recipe included. One process: some of it needs much memory.

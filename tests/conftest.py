@@ -17,6 +17,7 @@ from tests.cli.command import Cli, runner
 from tests.data.layouts import write_camvid
 from tests.data.unpacked import Unpack, unpacker
 from tests.installed import environment, wheel  # noqa: F401 - fixtures
+from tests.private.runtime.threads import run_parties_as_threads
 
 GIVEN = os.environ.get("DEEPSHARE_TEST_SEED")
 SEED = int(GIVEN or 0)
@@ -52,6 +53,14 @@ def _seeded() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _disks_are_not_waited_for() -> Iterator[None]:
+    """Write files as ever, but leave it to the system when they reach the disk: tests kill processes, not machines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
     """Random numbers that differ in every run of the tests, unless a seed is given."""
@@ -63,6 +72,12 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run the command line in this process."""
     return runner(capsys)
+
+
+@pytest.fixture
+def parties_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run parties of gateshare in threads of this process."""
+    run_parties_as_threads(monkeypatch)
 
 
 @pytest.fixture(scope="session")
