@@ -8,8 +8,8 @@
 The server and each client are processes that share the cores of this machine, so the figures include the clients' own
 work (all their offline products), with `--dealer` the dealer's too: a server whose clients have their own machines is
 faster. Each client sends one image after the other, in one session over TLS. "online" is the median time from an image
-to its logits. "convolutions" is the server's time in linear layers for an image, and "times" how many of these pass
-for each image that is answered.
+to its logits. "convolutions" is the server's time in linear layers for an image if nobody else
+computes, and "times" how many of these pass for each image that is answered.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import Server, connected
 from deepshare.private.remote.dealer import DealerService, Dealership
-from deepshare.private.remote.operation import start_logging
+from deepshare.private.remote.guests.journal import start_logging
 from deepshare.private.remote.refill import Refill
 from deepshare.private.remote.server import ModelServer, Network
 from deepshare.private.remote.tls import make_keys
@@ -54,7 +54,9 @@ from deepshare.private.transport.tls import tls_of
 
 SIZE, WIDTH, GATES, HOST = (3, 32, 32), 16, 1_536, "127.0.0.1"
 # Lots that a client has beforehand, and its dealer keeps it at.
-LEVEL = 4
+LEVEL = 2
+# Some lots cannot be used. A client asks when it has so many, so that it hardly ever runs out in the middle.
+SPARE = 3
 # Imported once for all processes.
 PRELOAD = [name for name in sys.modules if name.startswith(("torch", "deepshare.", "numpy"))]
 
@@ -94,13 +96,15 @@ def main() -> None:
             json.dumps({"seconds": seconds, "cpu": cpu}) if options.json else f"private ask, {len(cpu)} calls: {words}"
         )
         return
-    rows = [measure(clients, options.images, options.dealer, width) for clients in options.clients]
+    # In a session of its own, beside which nothing is dealt: among others it would wait for cores.
+    alone = measure(1, max(options.images, 4), False, width, None).convolutions
+    rows = (measure(clients, options.images, options.dealer, width, alone) for clients in options.clients)
     if options.json:
         print(json.dumps([asdict(row) for row in rows]))
         return
     heads = ("clients", "images", "images/s", "online", "slowest", "convolutions", "times", "server MB")
-    print("".join(f"{head:>14}" for head in heads))
-    for row in rows:
+    print("".join(f"{head:>14}" for head in heads), flush=True)
+    for row in rows:  # each as soon as it is measured
         cells = (
             f"{row.clients}",
             f"{row.images}",
@@ -111,7 +115,7 @@ def main() -> None:
             f"{row.times:.2f}",
             f"{row.server_megabytes:.0f}",
         )
-        print("".join(f"{cell:>14}" for cell in cells))
+        print("".join(f"{cell:>14}" for cell in cells), flush=True)
 
 
 def network(width: int) -> Program:
@@ -121,8 +125,16 @@ def network(width: int) -> Program:
     return translate(share(model, plan(model, SIZE, GATES), start="uniform"), SIZE)
 
 
-def measure(clients: int, images: int, with_dealer: bool, width: int) -> Row:
-    """Deal, start the server and all clients, and wait for them."""
+def measure(clients: int, images: int, with_dealer: bool, width: int, alone: float | None) -> Row:
+    """Deal, start the server and all clients, and wait for them.
+
+    Args:
+        clients: How many.
+        images: Of each.
+        with_dealer: Whether to deal while they ask.
+        width: Of the network.
+        alone: Seconds of the server's convolutions for an image; None to measure them here.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     names = ["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)]
@@ -138,18 +150,18 @@ def measure(clients: int, images: int, with_dealer: bool, width: int) -> Row:
             return own, process.pid
 
         make_keys(folder / "keys", [HOST], clients)
+        network_file.write(folder / "network.json", network(width))
         if with_dealer:
-            network_file.write(folder / "network.json", network(width))
             start(deal, dealer, images)
             start(refill, dealer, "server")
             while not (folder / "pools" / "server" / ABOUT).exists():
                 time.sleep(0.1)
         else:
-            program = network(width)
-            write_pools(folder / "pools", program.outline(), calibrate(program), images, lambda *_: None, clients)
+            program, number_format = network_file.read(folder / "network.json")
+            write_pools(folder / "pools", program, number_format, images, lambda *_: None, clients)
         served, server = start(serve, port, width)
         served.recv()
-        asking = [start(ask, port, dealer if with_dealer else None, name, images, width)[0] for name in names]
+        asking = [start(ask, port, dealer if with_dealer else None, name, images)[0] for name in names]
         for one in asking:
             one.recv()
         started = time.perf_counter()
@@ -159,7 +171,7 @@ def measure(clients: int, images: int, with_dealer: bool, width: int) -> Row:
         took = time.perf_counter() - started
         peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server}/status").read_text())
     online, convolutions = ([pair[place] for pair in times] for place in (0, 1))
-    count, linear = clients * images, statistics.median(convolutions)
+    count, linear = clients * images, statistics.median(convolutions) if alone is None else alone
     return Row(
         clients=clients,
         images=count,
@@ -208,7 +220,9 @@ def _cpu_of_children() -> float:
 
 def deal(folder: Path, port: int, images: int, _: Connection) -> None:
     """Run the dealer's process."""
-    dealership = Dealership(folder / "dealer", folder / "network.json", level=min(LEVEL, images), images=images)
+    dealership = Dealership(
+        folder / "dealer", folder / "network.json", level=min(LEVEL, images) + SPARE, images=images + 2 * SPARE
+    )
     tls = tls_of(folder / "keys" / "dealer")
     DealerService(dealership, f"{HOST}:{port}", tls, "DeepShare server").run()
 
@@ -220,7 +234,7 @@ def refill(folder: Path, port: int, name: str, _: Connection | None = None) -> N
         with suppress(EngineError):
             one = Refill(folder / "pools" / name, party, f"{HOST}:{port}", tls_of(folder / "keys" / name))
             with closing(one):
-                one.keep_full(0.1)
+                one.keep_full(0.5)
         time.sleep(0.1)
 
 
@@ -240,7 +254,7 @@ def serve(folder: Path, port: int, width: int, ready: Connection) -> None:
         server.serve_forever()
 
 
-def ask(folder: Path, port: int, dealer: int | None, name: str, images: int, width: int, parent: Connection) -> None:
+def ask(folder: Path, port: int, dealer: int | None, name: str, images: int, parent: Connection) -> None:
     """Run a client's process, in one session; sends seconds online and in the server's linear layers."""
     torch.set_num_threads(1)  # even one core is more than its share here
     pool = folder / "pools" / name
@@ -248,11 +262,11 @@ def ask(folder: Path, port: int, dealer: int | None, name: str, images: int, wid
         threading.Thread(target=refill, args=(folder, dealer, name), daemon=True).start()
         while not (pool / ABOUT).exists():
             time.sleep(0.1)
-    lots = LotPool(pool, "client", network(width))
+    lots = LotPool(pool, "client", network_file.read(folder / "network.json")[0])
 
     def wait(count: int) -> None:
         while lots.left() < count:
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     wait(min(LEVEL, images))
     found = []
@@ -260,7 +274,7 @@ def ask(folder: Path, port: int, dealer: int | None, name: str, images: int, wid
         parent.send(None)
         parent.recv()
         for _ in range(images):
-            wait(1)
+            wait(SPARE if dealer is not None else 1)
             cost = client.ask(torch.randn(1, *SIZE)).cost
             linear = [layer.part.seconds for layer in cost.layers if layer.kind in ("Convolution", "Linear")]
             found.append((cost.seconds, sum(linear)))

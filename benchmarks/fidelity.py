@@ -4,6 +4,7 @@
     python benchmarks/fidelity.py runs/demo/shared --engine spu-cheetah --images 20
     python benchmarks/fidelity.py RUN --engine gateshare --images 1000 --data-dir DIR --json
     python benchmarks/fidelity.py RUN --engine gateshare-2pc --clear --images 1000 --data-dir DIR
+    python benchmarks/fidelity.py RUN --engine gateshare --clear --comparison-bits calibrated --images 1000
 
 Prints the median and the maximum difference of a logit, the number of images on which the classes agree, and the number
 of outliers: images with a logit that differs by more than 0.1, as after a failed truncation or a wrong gate. For
@@ -19,11 +20,12 @@ from pathlib import Path
 
 import torch
 
-from deepshare.private.api import from_run, run, sample_images
+from deepshare.private.api import from_run, run, sample_images, training_images
 from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.fixedpoint import calibrate, comparison_bits_of
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import engine_names
@@ -40,6 +42,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=50, help="images in one inference")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--clear", action="store_true", help="gateshare: fixed point in the clear alone, no parties")
+    parser.add_argument("--samples", type=int, default=0, help="gateshare --clear: training images to calibrate on")
+    parser.add_argument("--comparison-bits", help="gateshare: a number, or calibrated; all bits without")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="two images: to see that it works")
     options = parser.parse_args()
@@ -47,13 +51,21 @@ def main() -> None:
         options.images = 2
     if options.clear and not options.engine.startswith("gateshare"):
         parser.error(f"--clear is for gateshare and gateshare-2pc, not {options.engine}")
+    if options.samples and not options.clear:
+        parser.error("--samples is for --clear: parties calibrate on synthetic images")
+    if options.comparison_bits and options.engine != "gateshare":
+        parser.error(f"--comparison-bits is for gateshare, not {options.engine}")
+    own = {"comparison_bits": options.comparison_bits} if options.comparison_bits else {}
     folder = run_folder(options.run)
     program, _ = from_run(folder)
     _, images = sample_images(folder, options.images, options.data_dir)
     if options.clear:
-        clear(program, images, options.engine, options.batch)
+        samples = training_images(folder, options.samples, options.data_dir) if options.samples else None
+        steps = steps_of(program, options.engine, own, samples)
+        clear(steps, images, options.engine, options.batch, as_json=options.json)
         return
-    private = torch.cat([run(program, part, options.engine).logits for part in images.split(options.batch)]).double()
+    parts = images.split(options.batch)
+    private = torch.cat([run(program, part, options.engine, own).logits for part in parts]).double()
     expected = program.evaluate(images)
     difference = (private - expected).abs()
     figures: dict[str, float | str] = {
@@ -66,7 +78,8 @@ def main() -> None:
         "far_off": int((difference.amax(1) > FAR).sum()),
     }
     if options.engine.startswith("gateshare"):
-        found = [in_the_clear(program, part, options.engine) for part in images.split(options.batch)]
+        steps = steps_of(program, options.engine, own)
+        found = [in_the_clear(steps, part) for part in images.split(options.batch)]
         figures["gates"] = len(images) * program.comparisons
         figures["flipped"] = sum(flipped for flipped, _ in found)
         figures["same_class_before_noise"] = sum(same for _, same in found)
@@ -82,20 +95,33 @@ def main() -> None:
         print(f" before the noise the class is the same on {figures['same_class_before_noise']:,}")
 
 
-def clear(program: Program, images: torch.Tensor, engine: str, batch: int) -> None:
+def clear(steps: Schedule, images: torch.Tensor, engine: str, batch: int, *, as_json: bool) -> None:
     """Print what comes from the evaluation in the clear."""
     torch.manual_seed(0)  # the same shares for all engines
-    flipped, same = map(sum, zip(*(in_the_clear(program, part, engine) for part in images.split(batch)), strict=True))
-    print(
-        f"{engine} in the clear, {len(images)} images: {flipped} of {len(images) * program.comparisons:,} gates are ",
-        end="",
-    )
-    print(f"flipped by rounding; before the noise the class is the same on {same:,}")
+    flipped, same = map(sum, zip(*(in_the_clear(steps, part) for part in images.split(batch)), strict=True))
+    gates, numbers = len(images) * steps.program.comparisons, steps.number_format
+    if as_json:
+        figures = {"gates": gates, "flipped": flipped, "same_class_before_noise": same}
+        print(json.dumps({"engine": engine, "images": len(images), **figures}))
+        return
+    if numbers.compared is not None:
+        for step in (step for step in steps.steps if isinstance(step, GateStep) and step.leads):
+            print(f"{steps.name(step.number)}: {step.bits} bits, {step.dropped} lower ones dropped", end="; ")
+        print(f"of numbers with {numbers.fraction} fractional bits")
+    print(f"{engine} in the clear, {len(images)} images: {flipped} of {gates:,} gates are flipped by rounding;", end="")
+    print(f" before the noise the class is the same on {same:,}")
 
 
-def in_the_clear(program: Program, images: torch.Tensor, engine: str) -> tuple[int, int]:
+def steps_of(program: Program, engine: str, options: dict[str, str], samples: torch.Tensor | None = None) -> Schedule:
+    """The steps of an engine, with its number format."""
+    bits = options.get("comparison_bits")
+    numbers = calibrate(program, samples, None if bits is None else comparison_bits_of(bits))
+    return schedule(program, numbers, dealt=engine == "gateshare")
+
+
+def in_the_clear(steps: Schedule, images: torch.Tensor) -> tuple[int, int]:
     """Count flipped gates and images of the same class in fixed point without noise."""
-    steps = schedule(program, calibrate(program), dealt=engine == "gateshare")
+    program = steps.program
     shares = {
         number: torch.randint(-(2**63), 2**63 - 1, (len(images), *step.shape))
         for number, step in enumerate(steps.steps)
@@ -103,13 +129,18 @@ def in_the_clear(program: Program, images: torch.Tensor, engine: str) -> tuple[i
     }
     exact, found = {}, {}
     expected = program.evaluate(images, lambda number, value: exact.update({number: value}))
-    logits = fixed.evaluate(steps, images, shares, lambda number, value: found.update({number: value}))
+    leaders = [step for step in steps.steps if isinstance(step, GateStep) and step.leads]
+    thresholds = {
+        step.number: step.thresholds(torch.randint(1 << step.dropped, (len(images) * step.comparisons,)))
+        for step in leaders
+        if step.dropped
+    }
+    logits = fixed.evaluate(steps, images, shares, lambda number, value: found.update({number: value}), thresholds)
     count = 0
-    for step in steps.steps:
-        if isinstance(step, GateStep) and step.leads:
-            source = program.operations[step.operation].inputs[0]
-            first, second = (step.compared(step.picked(value)) for value in (exact[source], found[step.inputs[0]]))
-            count += int(((first >= 0) != (second >= 0)).sum())
+    for step in leaders:
+        source = program.operations[step.operation].inputs[0]
+        first, second = (step.compared(step.picked(value)) for value in (exact[source], found[step.inputs[0]]))
+        count += int(((first >= 0) != (second >= thresholds.get(step.number, 0))).sum())
     return count, int((logits.argmax(1) == expected.argmax(1)).sum())
 
 

@@ -3,6 +3,7 @@
     python benchmarks/gateshare.py                           # ResNet-18 at 32x32, 6,000 gates: ten minutes on two cores
     python benchmarks/gateshare.py --network wrn22-8         # 60,000 gates; also resnet18-64, 30,000 gates at 64x64
     python benchmarks/gateshare.py --peers none --json       # gateshare alone
+    python benchmarks/gateshare.py --comparison-bits calibrated   # gates by comparisons of fewer bits
     python benchmarks/gateshare.py --without-avx512          # all parties as on a processor that has AVX2 only
     python benchmarks/gateshare.py --tiny                    # a small network, once: to see that it works
     sudo .venv/bin/python benchmarks/gateshare.py --link wan # between two namespaces: 100 Mbit/s, 40 ms round trip
@@ -10,8 +11,14 @@
 All parties are processes on this machine, with one thread each on two cores; a party of gateshare, whose peer waits
 meanwhile, uses both for the products of a linear layer. The network with shared gates runs `--rounds` times on one
 image each, its peers fewer times in between; times are medians. "convolutions" is the server's time in linear layers,
-in the same inferences. Offline figures (the dealer's work and messages, the client openings) and those of a session
-(masked weights) are listed next to the online ones. Weights are random: bytes and time do not depend on them, but gates
+in the same inferences. Then `--batch` images go together, on CrypTen once and on gateshare three times in one session
+(its parties cut them into as many as fit into their memory), and all that their time is made of is compared: before the
+images, and with them.
+
+"before" is the time before the images: from when the client asks for a lot until both parties wait for the images. The
+first lot of a session is dealt while the session is set up. The dealer's time for it is added as if nothing had been
+done meanwhile, so the figure is an upper bound. A session (masked weights, once per network and client) is listed
+beside it, as are the messages of each phase. Weights are random: bytes and time do not depend on them, but gates
 near zero flip, and logits mean nothing. So every engine also runs a trained network on the bundled digits, on this
 machine, and the images are counted that get the class of the plain network; no count stops the timing. Where no link
 can be created, its times are computed from bytes and round trips, and marked as such.
@@ -33,16 +40,16 @@ import torch
 from deepshare import plan, share, zoo
 from deepshare.methods.square import curve
 from deepshare.private.api import from_run, run, sample_images
-from deepshare.private.cost import LAN, WAN, Cost, Link, seconds_on
+from deepshare.private.cost import LAN, WAN, Cost, Link, seconds_on, total
 from deepshare.private.engines.gateshare import cost_model
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.fixedpoint import calibrate, comparison_bits_of
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.ir.program import GatedActivation, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, Role, find_engine
-from deepshare.private.runtime.party import Machine
+from deepshare.private.runtime.party import Machine, run_here
 from deepshare.training.run import networks
 
 LINKS = {"lan": LAN, "wan": WAN}
@@ -52,6 +59,7 @@ NETWORKS = {
     "resnet18-64": ("resnet18", {"num_classes": 200}, 64, 30_000),
     "tiny": ("resnet18", {"num_classes": 10, "width": 4}, 16, 400),
 }
+BATCHES = 3  # in one session: what is dealt during its setup is a part of all
 TRAINED, DIGITS = "digits-resnet10-192", 32
 PEERS = {
     "stock": "CrypTen as installed",
@@ -63,7 +71,7 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Row:
-    """Figures of one engine and network; seconds are medians.
+    """Figures of one engine and network; seconds are medians. Those of a batch are seconds an image.
 
     The dealer's bytes to each party are computed for the number format of this network. `dealt`, the sum to both, and
     all other bytes are measured.
@@ -76,6 +84,11 @@ class Row:
     slowest: float
     convolutions: float | None = None
     offline_seconds: float | None = None
+    session_seconds: float | None = None
+    batch: int | None = None
+    batch_before: float | None = None
+    batch_seconds: float | None = None
+    batch_all: float | None = None
     rounds: int | None = None
     online_bytes: int | None = None
     dealer_to_client: int | None = None
@@ -92,6 +105,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="resnet18", choices=NETWORKS)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=8, help="images that go together, after those that go alone")
+    parser.add_argument("--comparison-bits", help="of gateshare: a number, or calibrated; all bits without")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=[*PEERS, "none"])
     parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
     parser.add_argument("--without-avx512", action="store_true", help="all parties as on a processor with AVX2 only")
@@ -99,7 +114,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a small network, once: to see that it works")
     options = parser.parse_args()
     if options.tiny:
-        options.network, options.rounds = "tiny", 1
+        options.network, options.rounds, options.batch = "tiny", 1, 2
     wanted, peers = LINKS.get(options.link), set(options.peers)
     lack = link.missing() if wanted else None
     if lack:
@@ -107,17 +122,57 @@ def main() -> None:
         peers.discard("stock")
     instructions = avx512.without() if options.without_avx512 else nullcontext()
     with instructions, link.joined(wanted) if wanted and not lack else nullcontext({}) as machines:
-        rows = measure(options.network, options.rounds, peers, machines, wanted if lack else None)
+        measured = Measured(machines, options.comparison_bits)
+        rows = measure(options.network, options.rounds, options.batch, peers, measured, wanted if lack else None)
     if options.json:
         about = {"network": options.network, "link": options.link, "torch": torch.__version__}
+        about |= {"comparison_bits": options.comparison_bits}
         about |= {"capability": "AVX2" if options.without_avx512 else torch.backends.cpu.get_cpu_capability()}
         print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
     else:
         show(rows)
 
 
+@dataclass(frozen=True)
+class Timed:
+    """One inference of gateshare: its cost, and the seconds before the images of which the dealer's are a part."""
+
+    cost: Cost
+    before: float
+
+    @property
+    def all_seconds(self) -> float:
+        """Before the images and with them."""
+        return self.before + self.cost.seconds
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Runs gateshare on some machines, with comparisons of some bits."""
+
+    machines: dict[Role, Machine]
+    comparison_bits: str | None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The engine's."""
+        return {} if self.comparison_bits is None else {"comparison_bits": self.comparison_bits}
+
+    def run(self, program: Program, images: torch.Tensor) -> Timed:
+        """Run one session."""
+        outcomes = run_here(find_engine("gateshare"), program, images, self.options, on(self.machines))
+        cost = total("gateshare", program, len(images), list(outcomes.values()))
+        hidden = outcomes["dealer"].offline.seconds * cost_model.inferences(program, len(images))[0] / len(images)
+        return Timed(cost, outcomes["client"].offline.seconds + hidden)
+
+    def steps(self, program: Program) -> Schedule:
+        """The steps of a network."""
+        bits = None if self.comparison_bits is None else comparison_bits_of(self.comparison_bits)
+        return schedule(program.outline(), calibrate(program, comparison_bits=bits))
+
+
 def measure(
-    name: str, rounds: int, peers: set[str], machines: dict[Role, Machine], computed: Link | None = None
+    name: str, rounds: int, batch: int, peers: set[str], measured: Measured, computed: Link | None = None
 ) -> list[Row]:
     """Run all engines in turn, so that all see the same load; with a link whose times are computed."""
     torch.manual_seed(0)
@@ -129,30 +184,51 @@ def measure(
     curved = share(model, plan(model, size, gates), start="uniform")
     curve(curved)
     squares = translate(curved, size)
-    images = torch.randn(1, *size)
-    costs: dict[str, list[Cost]] = {"gateshare": [], "crypten": [], "relu": [], "squares": []}
-    stocks: list[float] = []
+    images, machines = torch.randn(1, *size), measured.machines
+    several = torch.randn(BATCHES * batch, *size)
+    timed: dict[str, list[Timed]] = {"gateshare": [], "relu": [], "squares": []}
+    batches: list[Timed] = []
+    cryptens: list[Cost] = []
+    stocks, stock_batches = list[float](), list[float]()
     for turn in range(rounds):
-        costs["gateshare"].append(run(shared, images, "gateshare", machines=on(machines)).cost)
+        timed["gateshare"].append(measured.run(shared, images))
         if "squares" in peers:
-            costs["squares"].append(run(squares, images, "gateshare", machines=on(machines)).cost)
+            timed["squares"].append(measured.run(squares, images))
+        if turn % 2 == 0 and computed is None:
+            batches.append(measured.run(shared, several))
         if turn % 5 == 0:  # peers are slow, and their differences are larger than their noise
             if "relu" in peers:
-                costs["relu"].append(run(relu, images, "gateshare", machines=on(machines)).cost)
+                timed["relu"].append(measured.run(relu, images))
             if "crypten" in peers:
-                costs["crypten"].append(run(shared, images, "crypten", machines=machines).cost)
+                cryptens.append(run(shared, images, "crypten", machines=machines).cost)
             if "stock" in peers:
                 stocks.append(stock.run(shared, images, machines)[0])
-    rows = [full_row("gateshare", shared, costs["gateshare"], computed)]
+                stock_batches.append(stock.run(shared, several[:batch], machines)[0] / batch)
+    rows = [with_batch(full_row("gateshare", shared, timed["gateshare"], measured, computed), batch, batches)]
     for peer, program in (("relu", relu), ("squares", squares)):
-        if costs[peer]:
-            rows.append(full_row(PEERS[peer], program, costs[peer], computed))
-    if costs["crypten"]:
-        seconds = times(costs["crypten"], computed)
+        if timed[peer]:
+            rows.append(full_row(PEERS[peer], program, timed[peer], measured, computed))
+    if cryptens:
+        seconds = times(cryptens, computed)
         rows.append(short_row(PEERS["crypten"], shared, seconds, computed=computed is not None))
     if stocks:
-        rows.append(short_row(PEERS["stock"], shared, stocks))
+        row = short_row(PEERS["stock"], shared, stocks)
+        rows.append(replace(row, batch=batch, batch_all=statistics.median(stock_batches)))
     return [with_agreement(row) for row in rows]
+
+
+def with_batch(row: Row, batch: int, batches: list[Timed]) -> Row:
+    """Add the seconds an image of images that went together, unless times are computed."""
+    if not batches:
+        return row
+    images = batches[0].cost.images
+    return replace(
+        row,
+        batch=batch,
+        batch_before=statistics.median(one.before for one in batches) / images,
+        batch_seconds=statistics.median(one.cost.seconds for one in batches) / images,
+        batch_all=statistics.median(one.all_seconds for one in batches) / images,
+    )
 
 
 def on(machines: dict[Role, Machine]) -> dict[Role, Machine]:
@@ -181,8 +257,8 @@ def times(costs: list[Cost], computed: Link | None) -> list[float]:
     return [cost.seconds + on_link for cost in costs]
 
 
-def full_row(name: str, program: Program, costs: list[Cost], computed: Link | None) -> Row:
-    steps = schedule(program.outline(), calibrate(program))
+def full_row(name: str, program: Program, timed: list[Timed], measured: Measured, computed: Link | None) -> Row:
+    steps, costs = measured.steps(program), [one.cost for one in timed]
     # An inference that had to replace a lot was dealt more.
     first = min(costs, key=lambda cost: cost.offline.dealer_bytes)
     check_bytes(program, steps, first)
@@ -196,16 +272,17 @@ def full_row(name: str, program: Program, costs: list[Cost], computed: Link | No
         len(costs),
         statistics.median(seconds),
         max(seconds),
-        statistics.median(linear),
-        statistics.median(cost.offline.seconds for cost in costs),
-        first.online.rounds,
-        first.online.server_bytes + first.online.client_bytes,
-        steps.lot_bytes(1, "client"),
-        steps.lot_bytes(1, "server"),
-        first.offline.dealer_bytes,
-        first.offline.client_bytes,
-        first.session.server_bytes,
-        computed is not None,
+        convolutions=statistics.median(linear),
+        offline_seconds=statistics.median(one.before for one in timed),
+        session_seconds=statistics.median(cost.session.seconds for cost in costs),
+        rounds=first.online.rounds,
+        online_bytes=first.online.server_bytes + first.online.client_bytes,
+        dealer_to_client=steps.lot_bytes(1, "client"),
+        dealer_to_server=steps.lot_bytes(1, "server"),
+        dealt=first.offline.dealer_bytes,
+        ahead=first.offline.client_bytes,
+        session=first.session.server_bytes,
+        computed=computed is not None,
     )
 
 
@@ -245,13 +322,27 @@ def show(rows: list[Row]) -> None:
         print(f"\n{row.name}: online {row.seconds / row.convolutions:.2f} times the server's convolutions", end="")
         print(f" ({row.convolutions:.3f} s), {row.rounds} round trips, {row.online_bytes:,} bytes;")
         print(
-            f"  offline {row.offline_seconds:.2f} s, from the dealer {row.dealt:,} bytes as measured; computed", end=""
+            f"  before the image {row.offline_seconds:.2f} s, once a session {row.session_seconds:.2f} s;", end="\n  "
         )
+        print(f"from the dealer {row.dealt:,} bytes as measured; computed", end="")
         print(f" {row.dealer_to_client:,} to the client and {row.dealer_to_server:,} to the server;")
         print(f"  client to server {row.ahead:,}; once a session {row.session:,}")
         if row is not first and row.dealer_to_client and first.dealer_to_client:
             ratio = row.dealer_to_client / first.dealer_to_client
             print(f"  {ratio:.1f} times as much from the dealer to the client")
+    show_batches(rows)
+
+
+def show_batches(rows: list[Row]) -> None:
+    """Print what images that go together cost in all, and the ratio to the first row."""
+    first = rows[0]
+    if first.batch_all is None or first.batch_before is None or first.batch_seconds is None:
+        return
+    print(f"\nin batches of {first.batch}, for each image: {first.batch_before:.3f} s before", end="")
+    print(f" and {first.batch_seconds:.3f} s online, {first.batch_all:.3f} s in all")
+    for row in rows[1:]:
+        if row.batch_all is not None:
+            print(f"{row.name}: {row.batch_all:.3f} s in all, {row.batch_all / first.batch_all:.1f} times as much")
 
 
 if __name__ == "__main__":

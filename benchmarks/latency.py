@@ -48,8 +48,8 @@ from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.engine import Part, Role, engine_names, find_engine
 from deepshare.private.runtime.party import Machine
-from deepshare.sharing import budget as budgets
 from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.planning import split_budget
 from deepshare.sharing.sites import Site, find_sites
 
 
@@ -223,7 +223,7 @@ def site_counts(setup: Setup, kind: str, budget: int, sites: list[Site], gates: 
     weights = [densities[round(number * step)] * site.neurons for number, site in enumerate(sites)]
     open_sites = [number for number, weight in enumerate(weights) if weight > 0]
     caps = [sites[number].neurons for number in open_sites]
-    counts = budgets.split([1] * len(caps), caps, [weights[number] for number in open_sites], gates)
+    counts = split_budget([1] * len(caps), caps, [weights[number] for number in open_sites], gates)
     return [dict(zip(open_sites, counts, strict=True)).get(number, 0) for number in range(len(sites))]
 
 

@@ -45,10 +45,10 @@ from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, LotPoo
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
+from deepshare.private.remote.ask import connect
 from deepshare.private.remote.client import AbsentError, LostError
-from deepshare.private.remote.connection import connect
 from deepshare.private.remote.dealer import DealerService, Dealership
-from deepshare.private.remote.operation import start_logging
+from deepshare.private.remote.guests.journal import start_logging
 from deepshare.private.remote.refill import Refill
 from deepshare.private.remote.server import ModelServer, Network
 from deepshare.private.remote.session import LONGEST_OFFER, PROTOCOL
@@ -130,6 +130,8 @@ def run_client(folder: Path, port: int, dealer: int, name: str) -> None:
     lots, since = LotPool(pool, "client", program), 0.0
     while True:
         while not lots.left():
+            if since:
+                _note(folder, name, event="empty")
             time.sleep(0.1)
             since = 0.0
         since = since or time.monotonic()
@@ -138,6 +140,7 @@ def run_client(folder: Path, port: int, dealer: int, name: str) -> None:
                 for _ in range(drawn.randint(1, 20)):
                     images = torch.randn(1, *SIZE)
                     wished = since or time.monotonic()
+                    _note(folder, name, event="asked")
                     logits = remote.ask(images).logits
                     wrong = float((logits - program.evaluate(images)).abs().max()) > NEAR
                     _note(folder, name, event="wrong" if wrong else "answer", begun=wished)
@@ -309,6 +312,7 @@ class Soak:
     ended: list[str]
     answers: int
     wrong: int
+    unanswered: list[str]
     lots: int
     lots_twice: int
     lost: int
@@ -326,7 +330,7 @@ class Soak:
         first, last = self.server_megabytes
         found = {
             f"{self.wrong} answers are wrong": self.wrong > 0,
-            "nobody was answered": self.answers == 0,
+            f"never answered: {', '.join(self.unanswered)}": bool(self.unanswered),
             f"{self.lots_twice} lots were used twice": self.lots_twice > 0,
             f"a client was refused for {self.longest_refusal:.1f} s": self.longest_refusal > LONGEST_REFUSAL,
             f"a client waited {self.longest_wait:.1f} s": self.longest_wait > LONGEST_WAIT,
@@ -359,9 +363,10 @@ def soak(seconds: float, clients: int, kills: int, hostile: int, keep: Path | No
                 time.sleep(0.1)
             began = time.monotonic()
             memory = list(_run(staff, names, seconds, kills, drawn))
+            ended = time.monotonic()
         finally:
             staff.stop()
-        return _found(folder, staff, names, enemies, time.monotonic() - began, memory)
+        return _found(folder, staff, names, enemies, (began, ended), memory)
 
 
 def _start_all(staff: Supervisor, jobs: Jobs, folder: Path) -> None:
@@ -392,8 +397,14 @@ def _run(staff: Supervisor, clients: list[str], seconds: float, kills: int, draw
 
 
 def _found(
-    folder: Path, staff: Supervisor, names: list[str], enemies: list[str], seconds: float, memory: list[float]
+    folder: Path,
+    staff: Supervisor,
+    names: list[str],
+    enemies: list[str],
+    span: tuple[float, float],
+    memory: list[float],
 ) -> Soak:
+    began, ended = span
     ups = sorted(event["at"] for event in _events(folder, "server"))
     downs = [(at, next((up for up in ups if up > at), float("inf"))) for who, at in staff.killed if who == "server"]
     events = [event for name in names for event in _events(folder, name)]
@@ -403,17 +414,21 @@ def _found(
         return ended - begun - sum(max(0.0, min(ended, up) - max(begun, at)) for at, up in downs)
 
     waits = [waited(one["begun"], one["at"]) for one in answers]
-    refusals = [waited(*span) for name in names for span in _refusals(_events(folder, name))]
+    deaths = {name: [at for who, at in staff.killed if who == name] for name in names}
+    refusals = [waited(*span) for name in names for span in _refusals(_events(folder, name), deaths[name], ended)]
+    waits += [waited(*span) for name in names for span in _unanswered(_events(folder, name), deaths[name], ended)]
     used = [(folder / f"{name}.lots").read_text().split() for name in ("server", *names)]
     twice = sum(count - 1 for lots in used for count in Counter(lots).values())
+    silent = [name for name in names if not any(event["event"] == "answer" for event in _events(folder, name))]
     part = max(1, len(memory) // 5)
     return Soak(
-        seconds=seconds,
+        seconds=ended - began,
         clients=len(names),
         kills=dict(Counter(name.partition("-")[0] for name, _ in staff.killed)),
         ended=staff.ended,
         answers=len(answers),
         wrong=sum(one["event"] == "wrong" for one in answers),
+        unanswered=silent,
         lots=len(used[0]),
         lots_twice=twice,
         lost=sum(one["event"] == "lost" for one in events),
@@ -427,16 +442,26 @@ def _found(
     )
 
 
-def _refusals(events: list[dict[str, Any]]) -> Iterator[tuple[float, float]]:
-    """When a client was refused first, and answered next."""
+def _refusals(events: list[dict[str, Any]], deaths: list[float], ended: float) -> Iterator[tuple[float, float]]:
+    """When a client was refused first, and answered next; or killed, or the soak at its end, if it was not."""
     since = None
-    for event in events:
+    for event in [*events, {"event": "end", "at": ended}]:
         if event["event"] == "refused":
             since = since or event["at"]
-        elif event["event"] == "up":
+        elif since is not None and event["event"] in ("answer", "up", "end"):
+            yield since, min([event["at"], *(at for at in deaths if at > since)])
             since = None
-        elif event["event"] == "answer" and since is not None:
-            yield since, event["at"]
+
+
+def _unanswered(events: list[dict[str, Any]], deaths: list[float], ended: float) -> Iterator[tuple[float, float]]:
+    """When a client with lots asked first, and was killed, or the soak at its end, without an answer."""
+    since = None
+    for event in [*events, {"event": "end", "at": ended}]:
+        if event["event"] == "asked":
+            since = since or event["at"]
+        elif since is not None and event["event"] in ("answer", "wrong", "empty", "up", "end"):
+            if event["event"] in ("up", "end"):
+                yield since, min([event["at"], *(at for at in deaths if at > since)])
             since = None
 
 

@@ -1,14 +1,16 @@
 """Engines that need no trusted party, next to gateshare with its dealer, in one run.
 
-    python benchmarks/two_party.py                                # ResNet-18 of width 16, 1,536 gates: ten minutes
-    python benchmarks/two_party.py --network resnet18             # full width, 6,000 gates: an hour
+    python benchmarks/two_party.py                                # ResNet-18 of width 16, 1,536 gates: some minutes
+    python benchmarks/two_party.py --network resnet18             # full width, 6,000 gates
+    python benchmarks/two_party.py --engines gateshare gateshare-2pc     # without spu-cheetah, which takes most of it
     python benchmarks/two_party.py --images 4                     # made and run together
     sudo .venv/bin/python benchmarks/two_party.py --link wan      # between two namespaces: 100 Mbit/s, 40 ms round trip
     python benchmarks/two_party.py --engines gateshare gateshare-2pc --rounds 5 --json
 
-All parties are processes on this machine, with one thread each; engines take turns, and times are medians. Online is
-from the images to the logits. Offline is what comes before and is made for these images: with a dealer its messages and
-the client openings, with gateshare-2pc transfers and products under encryption. spu-cheetah has nothing offline. A
+All parties are processes on this machine, with one thread each; engines take turns, and times are medians over
+`--rounds`. spu-cheetah runs once, as it takes minutes. Online is from the images to the logits. Offline is what comes
+before and is made for these images: with a dealer its messages and the client openings, with gateshare-2pc transfers
+and products under encryption with their hints, which later images do without. spu-cheetah has nothing offline. A
 session's part (masked weights, keys, compilation) serves all further images. Times are for all images, bytes for each.
 """
 
@@ -53,6 +55,7 @@ class Row:
     predicted_offline_bytes: int
     session_seconds: float
     session_bytes: int
+    predicted_session_bytes: int
 
 
 def main() -> None:
@@ -88,6 +91,8 @@ def measure(name: str, engines: list[str], images: int, rounds: int, machines: d
     costs: dict[str, list[Cost]] = {engine: [] for engine in engines}
     for _ in range(rounds):
         for engine in engines:
+            if engine == "spu-cheetah" and costs[engine]:
+                continue
             places = {**machines, "dealer": machines["server"]} if machines and engine == "gateshare" else machines
             costs[engine].append(run(program, batch, engine, machines=places).cost)
     return [row(engine, found, predict(shared, SIZE, engine, images=images)) for engine, found in costs.items()]
@@ -112,6 +117,7 @@ def row(engine: str, costs: list[Cost], predicted: Cost) -> Row:
         total(predicted.offline) // first.images,
         statistics.median(cost.session.seconds for cost in costs),
         total(first.session),
+        total(predicted.session),
     )
 
 

@@ -1,8 +1,10 @@
-"""Generated parts of the documentation: the tour at build time; lists of docs/results.md, which running this writes."""
+"""Generated parts of the documentation: the tour at build time; lists and tables of results, by running this."""
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,19 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from deepshare.study.compare.curves import mean_curve
+from deepshare.study.compare.outcome import Outcomes, read_all
+from deepshare.study.compare.page import QUESTIONS, progress, questions
+from deepshare.study.compare.plots import main_budget
+from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Study, load_study
+from deepshare.study.compare.tables import rows
 from deepshare.text import byte_size
 from deepshare.training.catalog import list_recipes
 from deepshare.training.run.networks import find, names
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results.md"
+MAIN_STUDY = "fair"
+UNSTEADY = 3.0  # points below its best epoch from which a method's end says little
 SHOWN = {".md", ".svg", ".png", ".json", ".html"}
 
 
@@ -34,14 +43,61 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return markdown.replace("](../examples/tour.ipynb)", "](tour.md)")
 
 
-def filled(text: str) -> str:
-    """Fill in every list of a page, each between two marks."""
-    lists: dict[str, Callable[[], str]] = {"networks": networks, "recipes": recipes, "results": results}
-    for name, made in lists.items():
+def filled(page: str) -> str:
+    """Text of a page with every list filled in, each between two marks."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for name, made in PAGES[page].items():
         start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, rest = text.split(start)
         text = f"{before}{start}\n\n{made()}\n\n{end}{rest.split(end)[1]}"
     return text
+
+
+def glance() -> str:
+    """Table of the main study at the budget that has most runs, for the README."""
+    study, outcomes = _main_study()
+    data = next(iter(study.data))
+    found = [row for row in rows(study, outcomes, data) if row.runs]
+    at = main_budget(found)
+    ends = [row for row in found if not row.budget or row.budget == row.runs[0].neurons]
+    full = [row for row in ends if row.method != GELU_TEACHER and row.gates]
+    shown = full + [row for row in found if row.budget == at and study.methods[row.method].drawn]
+    lines = ["| ResNet-18 of width 16, CIFAR-100 | gates | test accuracy | epochs | seeds |"]
+    lines.append("|---|---:|---:|---:|---:|")
+    for row in sorted(shown, key=lambda row: -row.test.mean):
+        title = f"all ReLUs, {row.epochs} epochs: where others start" if row.method == TEACHER else row.title
+        epochs = f"{row.before} + {row.epochs}" if row.before else f"{row.epochs}"
+        lines.append(f"| {title} | {row.gates:,} | {row.test}% | {epochs} | {len(row.runs)} |")
+    finished, _, _ = progress(study, outcomes).partition(" Chosen")
+    said = (
+        f"{study.data[data].title}, {study.epochs} epochs in all for every method. {finished} With several seeds, mean "
+        "± standard deviation; differences of single seeds are only indicative."
+    )
+    if not any(row.epochs == study.epochs for row in full):
+        said += f" All ReLUs with {study.epochs} epochs have not been run yet: no row here is a ceiling."
+    for row in (row for row in shown if row.budget == at and any(outcome.curve for outcome in row.outcomes)):
+        *_, values = mean_curve(row)[0].values()  # of the last phase: before it the network is another
+        if (gap := max(values) - values[-1]) > UNSTEADY:
+            said += (
+                f" {row.title} is unsteady here: on validation images it ends {gap:.1f} points below its best epoch."
+            )
+    return "\n".join([*lines, "", *textwrap.wrap(said, 120)])
+
+
+def answers() -> str:
+    """The questions of the main study with their answers so far, for the page about comparators."""
+    study, outcomes = _main_study()
+    table = questions(study, outcomes)
+    lines = [table.header, ["---:" if side == ">" else "---" for side in table.align], *table.lines] if table else []
+    shown = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    said = (QUESTIONS, progress(study, outcomes))
+    return "\n\n".join([shown, *("\n".join(textwrap.wrap(words, 120)) for words in said)])
+
+
+@cache
+def _main_study() -> tuple[Study, Outcomes]:
+    study = load_study(MAIN_STUDY)
+    return study, read_all(study, ROOT / "results" / "compare" / MAIN_STUDY)
 
 
 def recipes() -> str:
@@ -96,5 +152,13 @@ def _title(page: Path) -> str:
     return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/results.md": {"networks": networks, "recipes": recipes, "results": results},
+    "docs/comparators.md": {"answers": answers},
+    "README.md": {"glance": glance},
+}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        (ROOT / page).write_text(filled(page), encoding="utf-8")

@@ -1,13 +1,14 @@
-"""Measure what `docs/measurements.md` shows, and write that part of the page.
+"""Measure what `docs/measurements.md` and the README state, and write these parts of the pages.
 
-    python dev/measurements.py               # all that is missing or older than its code: hours, on quiet cores
-    python dev/measurements.py --only NAME   # one of them, whatever its age
-    python dev/measurements.py --list        # names, commands, and which are stale
-    python dev/measurements.py --page        # only write the page
+    python dev/measurements.py               # all that is missing or older than its code: an hour or two on quiet cores
+    python dev/measurements.py --only NAME   # some, whatever their age; NAME may be a pattern such as 'latency-*'
+    python dev/measurements.py --list        # names, commands, expected minutes, and which are stale
+    python dev/measurements.py --page        # only write the pages
 
-Each measurement is a benchmark of this repository; a record in results/measurements keeps what it printed, with its
-command, commit, machine and load. A stopped run goes on where it was. A record is stale if the code that it is about
-has changed since then, comments and docstrings aside; the page says so.
+Each measurement is a benchmark of this repository, run with --json. A record in results/measurements keeps its figures
+with the command, commit, machine and load, as soon as it has them: a stopped run resumes with the next one, and one
+that fails does not stop the others. A record is stale if the code that it is about has changed since then, comments and
+docstrings aside; the page says so. Some need data: --data-dir says where it is.
 """
 
 import argparse
@@ -16,164 +17,191 @@ import hashlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from dev.measured import page as measured_page
+
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "measurements"
-PAGE = ROOT / "docs" / "measurements.md"
+DATA = "DIR"
 STALE = "**Older than the code that it is about.**"
-START, END = "<!-- records -->", "<!-- end of records -->"
-PROTOCOL = ("src/deepshare/private/engines/gateshare", "src/deepshare/private/transport", "src/deepshare/private/ir")
+GATESHARE = "src/deepshare/private/engines/gateshare"
+PROTOCOL = (GATESHARE, "src/deepshare/private/transport", "src/deepshare/private/ir")
+TWO_PARTY = (*PROTOCOL, "src/deepshare/private/engines/spu")
 CRYPTEN = ("src/deepshare/private/engines/crypten", *PROTOCOL[1:])
-TRAINING = ("src/deepshare/sharing", "src/deepshare/training/loop.py", "src/deepshare/data")
+SERVING = (*PROTOCOL, "src/deepshare/private/remote")
+SHARING, DATA_LOADING = "src/deepshare/sharing", "src/deepshare/data"
+# Nothing here takes longer than this times what was expected, and this many seconds, unless it hangs.
+PATIENCE, LEAST_PATIENCE = 6, 60.0
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A benchmark with its arguments, and the code that it is about."""
+    """A benchmark with its arguments, the code that it is about, and the minutes it takes on two quiet cores."""
 
     name: str
-    title: str
     command: str
     code: tuple[str, ...]
+    minutes: float
 
     @property
     def file(self) -> Path:
         """Its record."""
         return RECORDS / f"{self.name}.json"
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """What was measured, and on what."""
+        content: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
+        return content
 
-TITLES = {
-    "resnet18": "ResNet-18 at 32x32",
-    "wrn22-8": "WRN-22-8 at 32x32",
-    "tiny-resnet18": "ResNet-18 at 64x64",
-}
-Cells = dict[tuple[str, str, str], dict[str, str]]
-RATIOS = ("online", "rounds", "x activations", "x time in all", "x bytes of activations", "x all bytes", "paper")
-LATENCY_TITLE = "The paper's latency table"
-LATENCY_WORDS = """\
-One image online with secret weights. A column with x is the figure of the network with all ReLUs divided by that of the
-row: time of the activations, time in all, bytes of the activations, all bytes with those sent before the image. The
-paper's column is its Table 6, of time in all on two GPUs. `python benchmarks/latency.py --help` says which gates
-SNL and AutoReP have at each site.
 
-- On a CPU the convolutions of shares take half or more of an inference with few gates, so that time in all falls less
-  than that of the activations. On the paper's GPUs convolutions are nearly free, and its factors are more like those of
-  the activations.
-- In the paper AutoReP is ahead of DeepShare. Here DeepShare is, in time: both have the same gates, but AutoReP squares
-  all its other neurons, which costs products and, on `crypten`, rounds. The paper took AutoReP's factors from its
-  authors.
-- SNL's neurons without a gate are linear and cost nothing, so it sends the least; its accuracy is in the studies.
-- `gateshare` opens every neuron online, gate or not, so gates save time there and bytes before the image."""
-LATENCY = tuple(
-    Measurement(
-        f"latency-{engine}-{network}",
-        f"The paper's latency table: {title} on {engine}",
-        f"benchmarks/latency.py --only {network} --engine {engine}{rounds}",
-        code,
-    )
-    for engine, code, rounds in (("crypten", CRYPTEN, ""), ("gateshare", PROTOCOL, " --rounds 1"))
-    for network, title in TITLES.items()
-) + tuple(
-    Measurement(
-        f"latency-{engine}-{link}",
-        f"Its first row of each network on a {link.upper()}, {engine}",
-        f"benchmarks/latency.py --full --first --engine {engine} --rounds 1 --link {link}",
-        code,
-    )
-    for engine, code in (("crypten", CRYPTEN), ("gateshare", PROTOCOL))
-    for link in ("lan", "wan")
-)
+def _gateshare(name: str, options: str, minutes: float) -> Measurement:
+    return Measurement(name, f"benchmarks/gateshare.py {options}".rstrip(), PROTOCOL, minutes)
+
+
+def _two_party(name: str, options: str, minutes: float) -> Measurement:
+    return Measurement(name, f"benchmarks/two_party.py {options}".rstrip(), TWO_PARTY, minutes)
+
+
+def _latency(engine: str, code: tuple[str, ...]) -> Iterator[Measurement]:
+    minutes = {"resnet18": 2.0, "wrn22-8": 3.0, "tiny-resnet18": 3.0}
+    rounds = "" if engine == "crypten" else " --rounds 1"
+    for network, expected in minutes.items():
+        command = f"benchmarks/latency.py --only {network} --engine {engine}{rounds}"
+        yield Measurement(f"latency-{engine}-{network}", command, code, expected)
+    for link, expected in (("lan", 2.0), ("wan", 4.0)):
+        command = f"benchmarks/latency.py --full --first --engine {engine} --rounds 1 --link {link}"
+        yield Measurement(f"latency-{engine}-{link}", command, code, expected)
+
+
 MEASUREMENTS = (
-    Measurement(
-        "gateshare",
-        "ResNet-18 at 32x32 with 6,000 gates, next to CrypTen",
-        "benchmarks/gateshare.py --rounds 6",
-        PROTOCOL,
+    _gateshare("gateshare", "--rounds 6", 4),
+    _gateshare("gateshare-avx2", "--rounds 6 --without-avx512 --peers stock relu", 4),
+    _gateshare("gateshare-bits", "--rounds 3 --comparison-bits calibrated --peers relu", 2),
+    _gateshare("gateshare-lan", "--link lan --rounds 5 --peers stock relu", 2),
+    _gateshare("gateshare-wan", "--link wan --rounds 5 --peers stock relu", 3),
+    _gateshare("wrn22-8", "--network wrn22-8 --rounds 3 --peers relu", 2),
+    _gateshare("resnet18-64", "--network resnet18-64 --rounds 3 --peers relu", 2),
+    Measurement("clients", "benchmarks/clients.py --dealer --images 4", SERVING, 6),
+    Measurement("ask", "benchmarks/clients.py --shell 10", SERVING, 1),
+    _two_party("two-party", "--rounds 5", 4),
+    _two_party("two-party-8", "--engines gateshare gateshare-2pc --images 8", 2),
+    _two_party("two-party-lan", "--engines gateshare gateshare-2pc --rounds 3 --link lan", 1),
+    _two_party("two-party-wan", "--engines gateshare gateshare-2pc --rounds 3 --link wan", 1),
+    _two_party("two-party-resnet18", "--network resnet18 --rounds 3", 6),
+    _two_party(
+        "two-party-resnet18-lan", "--network resnet18 --engines gateshare gateshare-2pc --rounds 2 --link lan", 2
     ),
-    Measurement(
-        "gateshare-avx2",
-        "The same without AVX-512",
-        "benchmarks/gateshare.py --without-avx512 --peers stock relu",
-        PROTOCOL,
+    _two_party(
+        "two-party-resnet18-wan", "--network resnet18 --engines gateshare gateshare-2pc --rounds 2 --link wan", 3
     ),
+    Measurement("seconds", "benchmarks/seconds.py", PROTOCOL, 2),
+    Measurement("imagenet-resnet18", "benchmarks/imagenet.py --networks resnet18", PROTOCOL, 3),
+    Measurement("imagenet-resnet50", "benchmarks/imagenet.py --networks resnet50", PROTOCOL, 3),
+    Measurement("imagenet-vgg16", "benchmarks/imagenet.py --networks vgg16_bn", PROTOCOL, 4),
+    *_latency("crypten", CRYPTEN),
+    *_latency("gateshare", PROTOCOL),
+    Measurement("fidelity", "benchmarks/fidelity.py digits-resnet10-192", CRYPTEN, 1),
     Measurement(
-        "gateshare-lan",
-        "The same on a LAN of 1 Gbit/s and 0.5 ms",
-        "benchmarks/gateshare.py --link lan --rounds 5 --peers stock",
+        "fidelity-2pc",
+        "benchmarks/fidelity.py cifar100-resnet18w16-2288 --engine gateshare-2pc --clear --images 1000"
+        f" --data-dir {DATA}",
         PROTOCOL,
+        3,
     ),
+    Measurement("planning", "benchmarks/planning.py", (SHARING,), 0.2),
+    Measurement("training-step", "benchmarks/training_step.py --batch 32 --rounds 5", (SHARING,), 3),
     Measurement(
-        "gateshare-wan",
-        "The same on a WAN of 100 Mbit/s and 40 ms",
-        "benchmarks/gateshare.py --link wan --rounds 5 --peers stock relu",
-        PROTOCOL,
+        "training-loop", "benchmarks/training_loop.py", (SHARING, "src/deepshare/training/loop.py", DATA_LOADING), 2
     ),
-    Measurement(
-        "wrn22-8",
-        "WRN-22-8 with 60,000 gates",
-        "benchmarks/gateshare.py --network wrn22-8 --rounds 5 --peers relu",
-        PROTOCOL,
-    ),
-    Measurement(
-        "resnet18-64",
-        "ResNet-18 at 64x64 with 30,000 gates",
-        "benchmarks/gateshare.py --network resnet18-64 --rounds 5 --peers relu",
-        PROTOCOL,
-    ),
-    Measurement("imagenet", "ResNet-18, ResNet-50 and VGG-16 at 224x224", "benchmarks/imagenet.py", PROTOCOL),
-    Measurement("clients", "Many clients of one server", "benchmarks/clients.py --images 4", PROTOCOL),
-    *LATENCY,
-    Measurement("two-party", "Without a dealer", "benchmarks/two_party.py", PROTOCOL),
-    Measurement("ring", "Products and comparisons", "benchmarks/ring.py", PROTOCOL[:1]),
-    Measurement("planning", "Planning a ResNet-50 at 224x224", "benchmarks/planning.py", TRAINING[:1]),
-    Measurement("training-step", "A training step", "benchmarks/training_step.py --quick", TRAINING[:1]),
-    Measurement("training-loop", "The training loop", "benchmarks/training_loop.py", TRAINING),
-    Measurement("feeding", "Loading of data", "benchmarks/feeding.py", TRAINING[2:]),
+    Measurement("feeding", "benchmarks/feeding.py", (DATA_LOADING,), 0.5),
+    Measurement("ring", "benchmarks/ring.py", (GATESHARE,), 0.5),
+    Measurement("soak", "benchmarks/soak.py", SERVING, 11),
 )
 
 
 def main() -> None:
-    """Measure as asked, and write the page."""
+    """Measure as asked, and write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [one.name for one in MEASUREMENTS]
-    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="names or patterns, as --list shows them")
     parser.add_argument("--list", action="store_true", help="only list them")
-    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--page", action="store_true", help="only write the pages")
+    parser.add_argument("--data-dir", type=Path, help="where data sets are")
     options = parser.parse_args()
+    for pattern in options.only or ():
+        if not any(fnmatch(one.name, pattern) for one in MEASUREMENTS):
+            parser.error(f"no measurement is named {pattern}: {', '.join(one.name for one in MEASUREMENTS)}")
     if options.list:
-        for one in MEASUREMENTS:
-            sys.stdout.write(f"{one.name:32}{state(one):16}python {one.command}\n")
+        sys.stdout.write(listing(chosen(options.only) if options.only else MEASUREMENTS))
         return
-    if not options.page:
-        wanted = [
-            one for one in MEASUREMENTS if (one.name in options.only if options.only else state(one) != "current")
-        ]
-        for number, one in enumerate(wanted, 1):
-            sys.stdout.write(f"{one.name} ({number} of {len(wanted)}): python {one.command}\n")
-            sys.stdout.flush()
-            measure(one)
-    write_page()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # a benchmark and its parties end with this
+    failed = [] if options.page else run_all(chosen(options.only), options.data_dir)
+    write_pages()
+    if failed:
+        raise SystemExit("\n".join(["not measured:", *failed]))
 
 
-def measure(one: Measurement) -> None:
-    """Run a benchmark, and keep what it printed."""
-    if changed := _git("status", "--porcelain", "--", "src", "benchmarks"):
+def chosen(patterns: Sequence[str] | None) -> list[Measurement]:
+    """Return the measurements of these names; without any, those that are missing or stale."""
+    if patterns is None:
+        return [one for one in MEASUREMENTS if state(one) != "current"]
+    return [one for one in MEASUREMENTS if any(fnmatch(one.name, pattern) for pattern in patterns)]
+
+
+def listing(wanted: Sequence[Measurement]) -> str:
+    """List measurements, with the minutes that each took the last time or is expected to take."""
+    minutes = [one.record["minutes"] if one.file.is_file() else one.minutes for one in wanted]
+    lines = [
+        f"{one.name:32}{state(one):16}{took:>5.1f} min  python {one.command}"
+        for one, took in zip(wanted, minutes, strict=True)
+    ]
+    return "\n".join([*lines, f"{sum(minutes):.0f} minutes in all, on two quiet cores"]) + "\n"
+
+
+def run_all(wanted: Sequence[Measurement], data_dir: Path | None) -> list[str]:
+    """Measure one after the other; returns what went wrong, a line for each that has no new record."""
+    if wanted and (changed := _git("status", "--porcelain", "--", "src", "benchmarks")):
         raise SystemExit(f"commit first, a record names a commit: {changed.splitlines()[0]}")
+    failed = []
+    for number, one in enumerate(wanted, 1):
+        sys.stdout.write(f"{one.name} ({number} of {len(wanted)}, {one.minutes:g} min): python {one.command}\n")
+        sys.stdout.flush()
+        try:
+            measure(one, data_dir)
+            write_pages()
+        except FailedError as error:
+            failed.append(f"{one.name}: {error}")
+            sys.stdout.write(f"{error}\n")
+    return failed
+
+
+class FailedError(Exception):
+    """A benchmark gave no figures."""
+
+
+def measure(one: Measurement, data_dir: Path | None = None) -> None:
+    """Run a benchmark, and keep its figures."""
+    words = one.command.split()
+    if DATA in words and data_dir is None:
+        raise FailedError("it needs data: give --data-dir")
     load, started = os.getloadavg()[0], time.monotonic()
-    done = subprocess.run([sys.executable, *one.command.split()], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    # Benchmarks exit with 1 where a figure misses its limit, and say so: that is a result.
-    if done.returncode not in (0, 1) or not done.stdout.strip():
-        raise SystemExit(f"{one.command} failed; what it said is above")
-    sys.stdout.write(done.stdout)
+    status, output = _run([str(data_dir) if word == DATA else word for word in words], 60 * PATIENCE * one.minutes)
+    try:
+        figures = json.loads(output)
+    except ValueError:
+        raise FailedError(f"it printed no figures and ended with {status}; what it said is above") from None
     record = {
         "command": f"python {one.command}",
         "commit": _git("rev-parse", "--short=12", "HEAD"),
@@ -186,20 +214,37 @@ def measure(one: Measurement) -> None:
         "torch": torch.__version__.partition("+")[0],
         "load_before": round(load, 2),
         "minutes": round((time.monotonic() - started) / 60, 1),
-        "output": done.stdout.rstrip("\n").split("\n"),
+        # Benchmarks end with 1 where a figure misses its limit: that is a result, and the page says so.
+        "within_limits": status == 0,
+        "figures": figures,
     }
     RECORDS.mkdir(parents=True, exist_ok=True)
-    one.file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    fresh = one.file.with_suffix(".new")
+    fresh.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(one.file)
+
+
+def _run(words: list[str], seconds: float) -> tuple[int, str]:
+    """Run a benchmark in a session of its own, so that its parties end with it; returns exit status and output."""
+    command = [sys.executable, *words, "--json"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            output, _ = process.communicate(timeout=max(LEAST_PATIENCE, seconds))
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise FailedError(f"it was still running after {error.timeout / 60:.0f} minutes") from None
+            raise
+    return process.returncode, output
 
 
 def state(one: Measurement) -> str:
     """Return "current", "stale", "other command" or "not measured"."""
     if not one.file.is_file():
         return "not measured"
-    record = json.loads(one.file.read_text(encoding="utf-8"))
-    if record["command"] != f"python {one.command}":
+    if one.record["command"] != f"python {one.command}":
         return "other command"
-    return "current" if record["code"] == fingerprint(one) else "stale"
+    return "current" if one.record["code"] == fingerprint(one) else "stale"
 
 
 def fingerprint(one: Measurement) -> str:
@@ -225,67 +270,25 @@ def _code(text: str) -> Iterator[str]:
             yield line
 
 
-def write_page() -> None:
-    """Put all records between their marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    PAGE.write_text(f"{before}{START}\n\n{records()}\n{END}{after}", encoding="utf-8")
+def write_pages() -> None:
+    """Fill in every measured part of the pages."""
+    figures = {one.name: one.record["figures"] for one in MEASUREMENTS if one.file.is_file()}
+    abouts = {one.name: about(one) for one in MEASUREMENTS if one.file.is_file()}
+    for page in measured_page.PAGES:
+        file = ROOT / page
+        text = file.read_text(encoding="utf-8")
+        file.write_text(measured_page.filled(text, figures, abouts), encoding="utf-8")
 
 
-def records() -> str:
-    """Format all records as Markdown: the latency table as one, the others as they were printed."""
-    sections = [section(one) for one in MEASUREMENTS if one.file.is_file() and one not in LATENCY]
-    return "\n".join([*sections, *([latency_table()] if any(one.file.is_file() for one in LATENCY) else [])])
-
-
-def latency_table() -> str:
-    """Format the records of the paper's latency table side by side."""
-    ratios: dict[str, Cells] = {"crypten": {}, "gateshare": {}}
-    seconds: Cells = {}
-    abouts = []
-    for one in (one for one in LATENCY if one.file.is_file()):
-        record = json.loads(one.file.read_text(encoding="utf-8"))
-        abouts.append(f"- {_about(one, record)}")
-        _, engine, place = one.name.split("-", 2)
-        for line in record["output"][2:]:
-            setup, kind, (gates, online, *figures) = line[:14].strip(), line[14:24].strip(), line[32:].split()
-            row = (TITLES[setup], gates, "all ReLUs" if kind == "ReLU" else kind)
-            online = online.replace("s", " s")
-            if place in ("lan", "wan"):
-                seconds.setdefault(row, {})[f"{engine}, {place.upper()}"] = online
-            else:  # time, megabytes of activations and before the image are left out
-                shown = [online, *figures[3:8], *(figures[8:] or [""])]
-                ratios[engine][row] = dict(zip(RATIOS, shown, strict=True))
-    links = [f"{engine}, {link}" for engine in ratios for link in ("LAN", "WAN")]
-    parts = [f"### {LATENCY_TITLE}", LATENCY_WORDS]
-    parts += [f"On `{engine}`:\n\n{_markdown(RATIOS, cells)}" for engine, cells in ratios.items() if cells]
-    if seconds:
-        parts += ["Time online over a link, for the first row of each network:", _markdown(links, seconds)]
-    return "\n\n".join([*parts, "\n".join(abouts)]) + "\n"
-
-
-def _markdown(columns: Sequence[str], rows: Cells) -> str:
-    lines = [f"| network | gates | | {' | '.join(columns)} |", f"|---|---:|---|{'---:|' * len(columns)}"]
-    for row, cells in rows.items():
-        lines.append(f"| {' | '.join([*row, *(cells.get(column, '') for column in columns)])} |")
-    return "\n".join(lines)
-
-
-def section(one: Measurement) -> str:
-    """Format one record."""
-    record = json.loads(one.file.read_text(encoding="utf-8"))
-    output = "\n".join(record["output"])
-    return f"### {one.title}\n\n{_about(one, record)}\n\n```\n{output}\n```\n"
-
-
-def _about(one: Measurement, record: dict[str, Any]) -> str:
-    machine = f"{record['cores']} cores of {record['processor']}, {record['instructions']}, torch {record['torch']}"
-    about = (
-        f"`{record['command']}`, commit {record['commit']}, {record['date']}, {machine}, load {record['load_before']}"
-    )
+def about(one: Measurement) -> str:
+    """Say how a record came about."""
+    record = one.record
+    capability = record["figures"].get("capability") if isinstance(record["figures"], dict) else None
+    machine = f"{record['cores']} cores of {record['processor']}, {capability or record['instructions']}"
+    words = f"`{record['command']}`, commit {record['commit']}, {record['date']}, {machine}, torch {record['torch']}"
+    missed = "" if record["within_limits"] else " It missed a limit of its own."
     old = "" if state(one) == "current" else f" {STALE}"
-    return f"{about} before it began.{old}"
+    return f"{words}, load {record['load_before']} before it began.{missed}{old}"
 
 
 def _processor() -> str:

@@ -1,19 +1,24 @@
-"""Every benchmark works: at a tiny size, as a command, with the flags that pages name."""
+"""Every benchmark works: at a tiny size, with the flags that pages name."""
 
 import importlib
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from deepshare import zoo
 from deepshare.sharing.sites import find_sites
+from dev.measured.page import PARTS, Part
+from dev.measurements import MEASUREMENTS
 from tests.docs.pages import DOCS, ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -23,9 +28,19 @@ NEEDED = {
     "clients.py": ["--dealer"],
     "flips.py": ["results/networks/digits-resnet10-192"],
     "fidelity.py": ["results/networks/digits-resnet10-192", "--engine", "gateshare"],
-    "two_party.py": ["--engines", "gateshare"],  # the others take minutes, and have a slow test below
+    # Of these, other engines take longer, and have a slow test below.
+    "gateshare.py": ["--peers", "relu", "squares", "stock"],
+    "latency.py": ["--engine", "gateshare"],
+    "two_party.py": ["--engines", "gateshare"],
+    # More threads than cores would wait for each other, busily.
+    "training_loop.py": ["--threads", "1"],
+    "training_step.py": ["--threads", "1"],
     "xor_settings.py": ["--out", "{folder}"],
 }
+# `--shell` of clients.py prints times of calls; fidelity.py has other figures with `--clear`.
+OTHER_FIGURES = {"ask", "fidelity-2pc"}
+# These start processes that import the script, or measure whole processes.
+PROCESSES = ("clients.py", "imagenet.py", "soak.py", "transport.py")
 
 
 def documented() -> list[str]:
@@ -35,10 +50,10 @@ def documented() -> list[str]:
     return sorted({command.strip() for command in found})
 
 
-def run(script: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    words = [word.format(folder=folder) for word in arguments]
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a benchmark as a command."""
     return subprocess.run(
-        [sys.executable, f"benchmarks/{script}", *words],
+        [sys.executable, f"benchmarks/{script}", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -47,16 +62,53 @@ def run(script: str, *arguments: str, folder: Path) -> subprocess.CompletedProce
     )
 
 
+@pytest.fixture
+def run_inside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], parties_are_threads: None
+) -> Iterator[Callable[..., str]]:
+    """Run a benchmark as a command would, in this process, which has imported torch; returns what it prints."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    threads = torch.get_num_threads()
+
+    def run(script: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [f"benchmarks/{script}", *arguments])
+        code: object = 0
+        try:
+            runpy.run_path(str(FOLDER / script), run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        assert not code, code
+        return capsys.readouterr().out
+
+    yield run
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_benchmark_runs_at_a_tiny_size(script: str, tmp_path: Path) -> None:
-    if script in ("gateshare.py", "latency.py") and find_spec("crypten") is None:
+def test_a_benchmark_runs_at_a_tiny_size(script: str, run_inside: Callable[..., str], tmp_path: Path) -> None:
+    if script == "gateshare.py" and find_spec("crypten") is None:
         pytest.skip("crypten is not installed")
-    as_json = ["--json"] if '"--json"' in (FOLDER / script).read_text("utf-8") else []
-    done = run(script, *NEEDED.get(script, []), "--tiny", *as_json, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    arguments = [word.format(folder=tmp_path) for word in NEEDED.get(script, [])] + ["--tiny"]
+    if as_json := '"--json"' in (FOLDER / script).read_text("utf-8"):
+        arguments.append("--json")
+    if script in PROCESSES:
+        done = run(script, *arguments)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    else:
+        said = run_inside(script, *arguments)
+    assert said.strip()
     if as_json:
-        json.loads(done.stdout)
+        figures = json.loads(said)
+        for name, part in parts_of(script):
+            assert part.write({name: figures}), f"the part of the page that shows {name} is empty"
+
+
+def parts_of(script: str) -> list[tuple[str, Part]]:
+    """Parts of pages that show a benchmark by itself: none with arguments that change what it prints."""
+    names = {one.name for one in MEASUREMENTS if one.command.split()[0].endswith(f"/{script}")}
+    return [(part.names[0], part) for part in PARTS.values() if part.names[0] in names - OTHER_FIGURES]
 
 
 @pytest.mark.parametrize("command", documented())
@@ -78,7 +130,7 @@ def test_a_documented_benchmark_runs_at_a_tiny_size(command: str, tmp_path: Path
         (tmp_path / "out").mkdir()
     if "--data-dir" in words:
         pytest.skip("needs a data set: " + command)
-    done = run(Path(path).name, *words, "--tiny", folder=tmp_path)
+    done = run(Path(path).name, *words, "--tiny")
     assert done.returncode == 0, done.stderr
 
 

@@ -4,12 +4,22 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from dev.measured.page import MARKS
+
 NUMBER = re.compile(r"(?<![\w.,/-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w/]|[.,]\d)")
+
+
+GENERATED = re.compile(r"<!-- (\w+) -->\n.*?<!-- end of \1 -->", re.DOTALL)
+
+
+def written_by_hand(text: str) -> str:
+    """Text without the parts that are made from records, which other tests hold to them."""
+    return GENERATED.sub("", MARKS.sub("", text))
 
 
 def section(page: Path, heading: str | None) -> str:
     """Text of a section with its subsections, or of the whole page."""
-    text = page.read_text(encoding="utf-8")
+    text = written_by_hand(page.read_text(encoding="utf-8"))
     if heading is None:
         return text
     found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL)

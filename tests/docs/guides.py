@@ -12,14 +12,18 @@ from tests.docs.pages import ROOT
 FENCE = re.compile(r'^```(python|toml|diff) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
-def follow(guide: Path, copy: Path) -> list[str]:
-    """Do what a guide says in a new copy of the tree, and return the paths of the tests that it adds or changes."""
+def copy_tree(copy: Path) -> None:
+    """Copy all that guides change and their tests need."""
     for name in ("src", "tests", "pyproject.toml"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, copy)
+
+
+def follow(guide: Path, copy: Path) -> list[str]:
+    """Do what a guide says in a copy of the tree, and return the paths of the tests that it adds or changes."""
     tests = []
     for language, path, block in FENCE.findall(guide.read_text("utf-8")):
         if language == "diff":
@@ -48,7 +52,7 @@ def run_tests(copy: Path, tests: list[str]) -> str:
     """Run tests of a copy with the package of that copy, and return what they print."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment |= {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -2,14 +2,13 @@
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from deepshare.study.compare.outcome import read_all
 from deepshare.study.compare.study_file import load_study
 from deepshare.study.compare.tables import MethodRow, comparable, orders, rows
 from deepshare.training.catalog import Finished, record
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import ROOT
 
 RESULTS = ROOT / "results"
 
@@ -67,7 +66,7 @@ class StudyRecords:
 
 
 small = cache(lambda: StudyRecords("small"))
-fair = cache(lambda: StudyRecords("fair"))
+fair_study = cache(lambda: load_study("fair"))
 pools = cache(lambda: StudyRecords("pools"))
 
 
@@ -81,12 +80,6 @@ def run(folder: str) -> Finished:
 def content(file: str) -> Any:
     """Content of a JSON file in `results/`."""
     return json.loads((RESULTS / file).read_text(encoding="utf-8"))
-
-
-def told(*figures: str, page: Path = DOCS / "measurements.md") -> list[str]:
-    """Measured times and costs, which stand with their commands on a page of their own."""
-    text = page.read_text(encoding="utf-8")
-    return [figure if figure in text else f"{figure} is not in {page.name}" for figure in figures]
 
 
 def percent(value: float, digits: int = 2) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.claims import PAGES
-from tests.docs.figures_of_pages import numbers, section, sentences
+from tests.docs.figures_of_pages import numbers, section, sentences, written_by_hand
 from tests.docs.pages import DOCS, ROOT
 
 # What looks like a result: an accuracy with two digits, or points won or lost.
@@ -37,6 +37,5 @@ def test_a_figure_without_a_record_says_so() -> None:
 
 @pytest.mark.parametrize("page", OTHER, ids=lambda page: str(page.relative_to(DOCS)))
 def test_other_pages_state_no_results(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    text = re.sub(r"<!-- (\w+) -->.*?<!-- end of \1 -->", "", text, flags=re.DOTALL)  # lists made from records
+    text = written_by_hand(page.read_text(encoding="utf-8"))
     assert [s for s in sentences(text) if RESULT.search(s)] == []

@@ -1,28 +1,47 @@
-"""The page of measurements is what its records say, and says which of them are older than their code."""
+"""Measured parts of pages are what the records say, and say which of them are older than their code."""
 
 import json
+import subprocess
+import sys
 import warnings
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dev import measurements
-from dev.measurements import MEASUREMENTS, Measurement
+from dev.measured.page import MARKS, PAGES, PARTS, filled
+from dev.measurements import MEASUREMENTS, FailedError, Measurement
 from tests.docs.pages import ROOT
 
 MEASURED = [one for one in MEASUREMENTS if one.file.is_file()]
+UNMEASURED = ("*Measured before records were kept", "*No record yet.*")
 
 
-def test_the_page_is_what_the_records_say() -> None:
-    text = measurements.PAGE.read_text(encoding="utf-8")
-    between = text.partition(measurements.START)[2].partition(measurements.END)[0]
-    assert plain(between) == plain(measurements.records()), "python dev/measurements.py --page writes it"
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_what_the_records_say(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    figures = {one.name: one.record["figures"] for one in MEASURED}
+    written = filled(text, figures, {one.name: measurements.about(one) for one in MEASURED})
+    assert plain(text) == plain(written), "python dev/measurements.py --page writes it"
 
 
 def plain(text: str) -> str:
     """The page without its marks of age, which the next change of the code makes wrong, and `make docs` right."""
-    return text.replace(f" {measurements.STALE}", "").strip()
+    return " ".join(text.replace(measurements.STALE, "").split())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_part_without_a_record_says_so(page: str) -> None:
+    names = {one.name for one in MEASURED}
+    for found in MARKS.finditer((ROOT / page).read_text(encoding="utf-8")):
+        said = any(words in found[0] for words in UNMEASURED)
+        assert said == (PARTS[found[1]].names[0] not in names), found[1]
+
+
+def test_every_part_is_on_a_page_and_every_measurement_in_a_part() -> None:
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    assert sorted(found[1] for found in MARKS.finditer(text)) == sorted(PARTS)
+    assert {name for part in PARTS.values() for name in part.names} == {one.name for one in MEASUREMENTS}
 
 
 def test_records_that_are_older_than_their_code_are_named() -> None:
@@ -30,22 +49,79 @@ def test_records_that_are_older_than_their_code_are_named() -> None:
         warnings.warn(f"measured before the code changed: {', '.join(stale)}: make measurements", stacklevel=1)
 
 
-def test_a_change_of_the_code_makes_a_record_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one benchmark."""
     monkeypatch.setattr(measurements, "ROOT", tmp_path)
-    monkeypatch.setattr(measurements, "RECORDS", tmp_path)
+    monkeypatch.setattr(measurements, "RECORDS", tmp_path / "records")
     (tmp_path / "code").mkdir()
-    (tmp_path / "bench.py").write_text("print(1)\n")
-    code = tmp_path / "code" / "gate.py"
-    code.write_text("def gate(x):\n    return x >= 0\n")
-    one = Measurement("gate", "A gate", "bench.py", ("code",))
+    (tmp_path / "code" / "gate.py").write_text("def gate(x):\n    return x >= 0\n")
+    (tmp_path / "bench.py").write_text('import sys\nprint(\'{"seconds": 1}\' if "--json" in sys.argv else "1 s")\n')
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "All"]):
+        who = ["-c", "user.name=A", "-c", "user.email=a@b"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def bench(command: str = "bench.py") -> Measurement:
+    return Measurement("gate", command, ("code",), 0.1)
+
+
+def test_a_change_of_the_code_makes_a_record_stale(project: Path) -> None:
+    one, code = bench(), project / "code" / "gate.py"
     assert measurements.state(one) == "not measured"
-    one.file.write_text(json.dumps({"command": "python bench.py", "code": measurements.fingerprint(one)}))
+    measurements.measure(one)
     assert measurements.state(one) == "current"
+    assert one.record["figures"] == {"seconds": 1} and one.record["within_limits"]
+    assert len(one.record["commit"]) == 12 and one.record["load_before"] >= 0
+    assert measurements.STALE not in measurements.about(one)
     code.write_text('"""Gates."""\n\n\ndef gate(x):\n    """Compare."""\n    # as in the paper\n    return x >= 0\n')
     assert measurements.state(one) == "current"
     code.write_text("def gate(x):\n    return x > 0\n")
     assert measurements.state(one) == "stale"
-    assert measurements.state(Measurement("gate", "A gate", "bench.py --fast", ("code",))) == "other command"
+    assert measurements.STALE in measurements.about(one)
+    assert measurements.state(bench("bench.py --fast")) == "other command"
+
+
+def test_a_missed_limit_is_kept_and_a_failure_is_not(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "write_pages", lambda: None)
+    (project / "missed.py").write_text("print('{}')\nraise SystemExit('too slow')\n")
+    (project / "broken.py").write_text("raise ValueError('no figures')\n")
+    broken, missed = bench("broken.py"), bench("missed.py")
+    assert measurements.run_all([broken], None) == [
+        "gate: it printed no figures and ended with 1; what it said is above"
+    ]
+    assert not broken.file.exists()
+    assert measurements.run_all([broken, missed], None)[0].startswith("gate: ")
+    assert not missed.record["within_limits"]
+    assert "It missed a limit of its own." in measurements.about(missed)
+
+
+def test_a_benchmark_that_hangs_or_lacks_its_data_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "LEAST_PATIENCE", 0.2)
+    monkeypatch.setattr(measurements, "PATIENCE", 0)
+    (project / "hangs.py").write_text("import time\ntime.sleep(600)\n")
+    with pytest.raises(FailedError, match="still running"):
+        measurements.measure(bench("hangs.py"))
+    with pytest.raises(FailedError, match="give --data-dir"):
+        measurements.measure(bench(f"bench.py --data-dir {measurements.DATA}"))
+
+
+def test_uncommitted_code_is_not_measured(project: Path) -> None:
+    (project / "benchmarks").mkdir()
+    (project / "benchmarks" / "new.py").write_text("")
+    with pytest.raises(SystemExit, match="commit first"):
+        measurements.run_all([bench()], None)
+
+
+def test_names_may_be_patterns_and_minutes_are_listed() -> None:
+    names = [one.name for one in measurements.chosen(["latency-gateshare-*", "soak"])]
+    assert "soak" in names and len(names) == 6
+    assert " min  python benchmarks/soak.py\n" in measurements.listing(MEASUREMENTS)
+    done = subprocess.run(
+        [sys.executable, "dev/measurements.py", "--only", "sauk"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "no measurement is named sauk" in done.stderr
 
 
 @pytest.mark.parametrize("one", MEASUREMENTS, ids=lambda one: one.name)
@@ -55,14 +131,85 @@ def test_a_measurement_names_files(one: Measurement) -> None:
 
 @pytest.mark.parametrize("one", MEASURED, ids=lambda one: one.name)
 def test_a_record_says_on_what(one: Measurement) -> None:
-    record = json.loads(one.file.read_text(encoding="utf-8"))
-    assert record["output"] and record["processor"] and record["load_before"] >= 0
-    assert record["command"] == f"python {one.command}"
+    assert one.record["figures"] and one.record["processor"] and one.record["load_before"] >= 0
+    assert json.loads(one.file.read_text(encoding="utf-8"))["command"].startswith("python benchmarks/")
 
 
-def test_deepshare_is_ahead_of_autorep_in_the_latency_table() -> None:
-    rows = [[cell.strip() for cell in line.split("|")] for line in measurements.latency_table().splitlines()]
-    column = 4 + measurements.RATIOS.index("x time in all")
-    pairs = [(one, two) for one, two in pairwise(rows) if "DeepShare" in one and "AutoReP" in two and len(one) == 12]
-    assert len(pairs) >= 7
-    assert [one[1:3] for one, two in pairs if float(one[column]) <= float(two[column])] == []
+def made(network: str, seconds: float, **changes: object) -> dict[str, object]:
+    """A row of benchmarks/gateshare.py."""
+    sizes = {"rounds": 17, "online_bytes": 7_900_000, "dealer_to_client": 2_500_000, "dealer_to_server": 14_900_000}
+    more = {"convolutions": seconds / 2, "offline_seconds": 0.4, "ahead": 8_400_000, "session": 89_700_000}
+    return {"name": network, "gates": 6000, "seconds": seconds, **sizes, **more, **changes}
+
+
+BATCH = {"batch": 8, "batch_before": 0.2, "batch_seconds": 0.05, "batch_all": 0.25}
+ROWS = [
+    made("gateshare", 0.05, same_class=32, of_images=32, session_seconds=2.0, **BATCH),
+    made("gateshare, all ReLUs", 0.2, dealer_to_client=205_000_000),
+    made("CrypTen as installed", 1.0, same_class=31, of_images=32, batch=8, batch_all=1.0),
+]
+
+
+def test_records_of_two_processors_stand_side_by_side() -> None:
+    slower = [made("gateshare", 0.1), made("CrypTen as installed", 5.0)]
+    found = {
+        "gateshare": {"capability": "AVX512", "rows": ROWS},
+        "gateshare-avx2": {"capability": "AVX2", "rows": slower},
+        "gateshare-bits": {"capability": "AVX512", "rows": ROWS},
+    }
+    page = PARTS["protocol"].write(found)
+    assert "|  | AVX512 | AVX2 |" in page
+    assert "| gateshare, 6,000 gates | 0.050 s | 0.100 s |" in page
+    assert "| gateshare, all ReLUs | 0.200 s, 4.0 times as long |  |" in page
+    assert "| CrypTen as installed | 1.00 s, 20 times as long | 5.00 s, 50 times as long |" in page
+    said = " ".join(page.split())
+    assert "Online it takes 2.00 times as long as the server's convolutions alone, 17 round trips and 7.9 MB." in said
+    assert "2.5 MB from the dealer to the client (82 times less than with all ReLUs)" in said
+    assert "on 31 or more" in said
+    assert "8 images together, each with AVX512: 0.200 s before the images and 0.050 s online, 0.250 s in all;" in said
+    assert "CrypTen takes 1.00 s, 4.0 times as long." in said and "each with AVX2" not in said
+    assert "With all ReLUs: 0.200 s, and 205.0 MB instead of 205.0 MB to the client." in said
+    assert "of masked weights to the client, 2.00 s." in said
+
+
+def test_the_readme_compares_engines_of_one_run() -> None:
+    small = {"online_seconds": 0.2, "offline_seconds": 30.0, "offline_bytes": 1}
+    engines = [{"engine": "gateshare-2pc", **small}, {"engine": "spu-cheetah", **small, "offline_bytes": 0}]
+    page = PARTS["alternatives"].write({"gateshare": {"rows": ROWS}, "two-party": {"rows": engines}})
+    assert "| 0.050 s, after 0.400 s of preprocessing |" in page
+    assert "[0.200 s, after 30.0 s, at width 16]" in page and "[0.200 s, at width 16]" in page
+    assert "Online, `gateshare` is 20 times as fast as CrypTen" in page
+    assert "a batch of 8 takes 0.250 s per image, against 1.00 s with CrypTen." in " ".join(page.split())
+    assert "[at width 16]" in PARTS["alternatives"].write({"gateshare": {"rows": ROWS}})
+
+
+def test_links_larger_networks_and_calls_from_the_shell() -> None:
+    found = {name: {"rows": ROWS} for name in ("gateshare-lan", "gateshare-wan", "wrn22-8", "resnet18-64")}
+    assert PARTS["links"].write(found).count("0.050 s | 0.200 s, 4.0 times as long | 1.00 s, 20 times as long") == 2
+    assert PARTS["larger"].write(found).count("| 6,000 | 0.050 s | 0.400 s | 0.200 s, 4.0 times as long |") == 2
+    assert "takes 2.00 s from start to end in the median of 3 calls (1.00 s to 4.00 s)" in " ".join(
+        PARTS["ask"].write({"ask": {"seconds": [4.0, 1.0, 2.0], "cpu": [1.0, 1.0, 1.0]}}).split()
+    )
+
+
+def test_engines_without_a_dealer_say_where_they_ran() -> None:
+    row = {"engine": "gateshare-2pc", "images": 8, "rounds": 25, "online_seconds": 0.8, "online_bytes": 2_100_000}
+    row |= {"offline_seconds": 80.0, "offline_bytes": 15_000_000, "session_seconds": 8.0, "session_bytes": 20_000_000}
+    found = {"network": "resnet18", "link": "wan", "rows": [row]}
+    page = PARTS["two-party"].write({"two-party": found})
+    assert "| gateshare-2pc, 8, full width, WAN | 0.100 s | 2.1 MB | 25 | 10.0 s | 15.0 MB | 8.00 s | 20.0 MB |" in page
+
+
+def test_fixed_point_in_the_clear_has_a_part() -> None:
+    command = [
+        "benchmarks/fidelity.py",
+        "digits-resnet10-192",
+        "--engine",
+        "gateshare-2pc",
+        "--clear",
+        "--tiny",
+        "--json",
+    ]
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True)
+    page = " ".join(PARTS["fidelity-2pc"].write({"fidelity-2pc": json.loads(done.stdout)}).split())
+    assert page.startswith("On 2 test images") and "of 384 gates flipped by rounding" in page

@@ -28,6 +28,7 @@ def run(command: Cli, line: str) -> str:
     return said.out
 
 
+@pytest.mark.usefixtures("parties_are_threads")
 def test_every_command_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = [line for line in shell_lines(PAGE) if line.startswith("deepshare ")]
