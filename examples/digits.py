@@ -16,8 +16,8 @@ from deepshare.private.api import sample_images
 from deepshare.private.cost import cost_table
 from deepshare.study import report
 from deepshare.study.report.private_cost import keep_measured
-from deepshare.training.progress import make_reporter
 from deepshare.training.recipe.files import load_recipe
+from deepshare.training.reporter import make_reporter
 
 
 def main(folder: Path) -> None:

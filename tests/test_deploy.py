@@ -70,7 +70,6 @@ def commands() -> dict[str, Any]:
     return dict(yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"])
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_commands_run_in_a_clean_environment(environment: Path, tmp_path: Path) -> None:
     """Dealer, server and client of compose.yaml, then the unit: the package installed, no variables but theirs."""
     services, folders = commands(), {name: tmp_path / name for name in ("dealer", "server", "client")}

@@ -6,13 +6,11 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import deepshare
 from tests.installed import ROOT, run
 
 SOURCE = ROOT / "src"
-pytestmark = pytest.mark.xdist_group("wheel")  # one worker, so that the wheel is built once
 
 
 def test_everything_in_the_source_is_in_the_wheel(wheel: Path) -> None:
