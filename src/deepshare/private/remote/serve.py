@@ -260,6 +260,8 @@ def _monitored(listening: Listening, address: str | None, stopping: threading.Ev
 
     class Monitor(ThreadingHTTPServer):
         daemon_threads = True
+        # A burst that overflows the queue of unaccepted connections waits for seconds until the kernel tries again.
+        request_queue_size = 128
 
         def process_request(self, request: Any, client_address: Any) -> None:
             """Answer in a thread, unless there are too many."""
