@@ -11,7 +11,7 @@
 All parties are processes on this machine, with one thread each on two cores; a party of gateshare, whose peer waits
 meanwhile, uses both for the products of a linear layer. The network with shared gates runs `--rounds` times on one
 image each, its peers fewer times in between; times are medians. "convolutions" is the server's time in linear layers,
-in the same inferences. Then `--batch` images go together, on CrypTen once and on gateshare three times in one session
+in the same inferences. Then `--batch` images go together, on CrypTen once and on gateshare eight times in one session
 (its parties cut them into as many as fit into their memory), and all that their time is made of is compared: before the
 images, and with them.
 
@@ -59,7 +59,7 @@ NETWORKS = {
     "resnet18-64": ("resnet18", {"num_classes": 200}, 64, 30_000),
     "tiny": ("resnet18", {"num_classes": 10, "width": 4}, 16, 400),
 }
-BATCHES = 3  # in one session: what is dealt during its setup is a part of all
+BATCHES = 8  # in one session: what is dealt during its setup counts twice, and is a small part of all
 TRAINED, DIGITS = "digits-resnet10-192", 32
 PEERS = {
     "stock": "CrypTen as installed",
