@@ -1,4 +1,4 @@
-"""Sums, products and piecewise linear functions as operations of a program.
+"""Products, extremes and piecewise linear functions as operations of a program.
 
 Whatever is piecewise linear is ReLUs: max(a, b) = b + relu(a - b), and with it clamping, hard-sigmoid and max-pooling.
 """
@@ -9,66 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepshare.private.ir.calls import Chain, Result, TracedCall, handles
+from deepshare.private.ir.calls import Chain, Result, TracedCall, affine, handles
+from deepshare.private.ir.layers import linear
 from deepshare.private.ir.program import Add, Affine, GatedActivation, Input, Multiply, Operation, Subtract
 
-IntOrPair = int | Sequence[int]
 Bound = float | Tensor | None
-
-
-def pair(value: IntOrPair) -> tuple[int, int]:
-    """Two numbers, for height and width."""
-    if isinstance(value, int):
-        return value, value
-    first, second = value if len(value) == 2 else (value[0], value[0])
-    return int(first), int(second)
-
-
-@handles("add", "add_", "__add__", "__radd__", "__iadd__", several=True)
-def _add(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
-    if len(call.inputs) == 2:
-        return _sum_of(call, input, other, alpha)
-    return _affine(call, input, 1, other * alpha) if call.depends(input) else _affine(call, other, alpha, input)
-
-
-@handles("sub", "sub_", "subtract", "__sub__", "__isub__", several=True)
-def _sub(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
-    return _difference(call, input, other, alpha)
-
-
-def _difference(call: TracedCall, input: Any, other: Any, alpha: float) -> Chain:
-    if len(call.inputs) == 2:
-        return _sum_of(call, input, other, -alpha)
-    return _affine(call, input, 1, -other * alpha) if call.depends(input) else _affine(call, other, -alpha, input)
-
-
-@handles("rsub", "__rsub__", several=True)
-def _rsub(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
-    return _difference(call, other, input, alpha)
-
-
-def _sum_of(call: TracedCall, first: Tensor, second: Tensor, factor: float) -> Chain:
-    """The sum of two tensors that depend on the image, the second times a number."""
-    chain = Chain(call)
-    a, b = _spread(call, chain, first, second)
-    if abs(factor) != 1:
-        b = chain.add(Affine, [b], call.shape, float(factor), 0.0)
-    chain.add(Subtract if factor == -1 else Add, [a, b], call.shape)
-    return chain
-
-
-def _spread(call: TracedCall, chain: Chain, *tensors: Tensor) -> list[int]:
-    """Tensors in the shape of the result."""
-    if any(tensor.dim() != len(call.shape) + 1 for tensor in tensors):
-        raise call.refuse("a function of tensors with different numbers of dimensions", "reshape one of them first")
-    pairs = zip(call.inputs, tensors, strict=True)
-    return [chain.expand(source, tensor.shape[1:], call.shape) for source, tensor in pairs]
 
 
 @handles("mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", several=True)
 def _mul(call: TracedCall, input: Any, other: Any) -> Chain:
     if len(call.inputs) == 1:
-        return _affine(call, input, other, 0) if call.depends(input) else _affine(call, other, input, 0)
+        return affine(call, input, other, 0) if call.depends(input) else affine(call, other, input, 0)
     chain = Chain(call)
     (a, x), (b, y) = zip(call.inputs, (input, other), strict=True)
     if x.dim() != y.dim():
@@ -100,48 +51,26 @@ def _quadratic(call: TracedCall) -> Operation:
 def _div(call: TracedCall, input: Any, other: Any, *, rounding_mode: str | None = None) -> Chain:
     if call.depends(other) or rounding_mode:
         raise call.refuse("a division by what depends on the image, or one that rounds", "divide by constants only")
-    return _affine(call, input, 1 / other, 0)
+    return affine(call, input, 1 / other, 0)
 
 
 @handles("neg", "neg_", "negative", "__neg__")
 def _neg(call: TracedCall, input: Tensor) -> Chain:
-    return _affine(call, input, -1, 0)
+    return affine(call, input, -1, 0)
 
 
-def _affine(call: TracedCall, x: Tensor, scale: Any, shift: Any) -> Chain:
-    """scale x + shift: numbers of the code are public, tensors are the server's."""
-    chain = Chain(call)
-    if x.dim() != len(call.shape) + 1:
-        raise call.refuse("a constant with more dimensions than the tensor", "reshape one of them first")
-    source = chain.expand(call.inputs[0], x.shape[1:], call.shape)
-    _scaled(call, chain, source, len(x), scale, shift)
-    return chain
+@handles("matmul", "__matmul__", "mm")
+def _matmul(call: TracedCall, input: Tensor, other: Tensor) -> Result:
+    if not call.depends(input) or other.dim() != 2:
+        raise call.refuse("a product with a matrix from the left, or with several", "use x @ matrix, or nn.Linear")
+    return linear(call, input, other.detach().T.contiguous())
 
 
-def _scaled(call: TracedCall, chain: Chain, source: int, images: int, scale: Any, shift: Any) -> int:
-    """scale x + shift of what has the shape of the result."""
-    values = (scale, shift)
-    if not any(isinstance(value, Tensor) for value in values):
-        ones = torch.ones(call.shape[0], dtype=torch.float64)
-        return chain.norm(source, call.shape, float(scale) * ones, float(shift) * ones, public=True)
-    whole = [torch.as_tensor(v, dtype=torch.float64).detach().expand(images, *call.shape) for v in values]
-    if not all(bool((value == value[:1]).all()) for value in whole):
-        raise call.refuse("a constant that differs between images", "keep the batch out of it")
-    rows = [value[0].reshape(len(value[0]), -1) for value in whole]
-    if all(bool((row == row[:, :1]).all()) for row in rows):
-        a, b = (row[:, 0].contiguous() for row in rows)
-        return chain.norm(source, call.shape, a, b)
-    flat = (rows[0].numel(), 1, 1)
-    a, b = (row.flatten() for row in rows)
-    number = chain.norm(chain.reshape(source, call.shape, flat), flat, a, b)
-    return chain.reshape(number, flat, call.shape)
-
-
-@handles("relu", "relu_")
-def _relu(call: TracedCall, input: Tensor, inplace: bool = False) -> Chain:
-    chain = Chain(call)
-    chain.relu(call.inputs[0], call.shape)
-    return chain
+@handles("addmm")
+def _addmm(call: TracedCall, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Result:
+    if not call.depends(mat1) or input.dim() != 1:
+        raise call.refuse("a product with a matrix from the left, or a matrix that is added", "use nn.Linear")
+    return linear(call, mat1, alpha * mat2.detach().T, beta * input.detach())
 
 
 @handles("leaky_relu", "leaky_relu_")
@@ -269,8 +198,8 @@ def _extreme_along(call: TracedCall, input: Any, other: Any, largest: bool) -> R
 def _extreme(call: TracedCall, input: Any, other: Any, largest: bool) -> Chain:
     chain = Chain(call)
     if len(call.inputs) == 2:
-        a, b = _spread(call, chain, input, other)
-        _best(chain, a, b, call.shape, largest)
+        a, b = chain.spread(input, other)
+        best(chain, a, b, call.shape, largest)
         return chain
     x, constant = (input, other) if call.depends(input) else (other, input)
     if x.dim() != len(call.shape) + 1:
@@ -278,8 +207,8 @@ def _extreme(call: TracedCall, input: Any, other: Any, largest: bool) -> Chain:
     # max(x, c) = c + relu(x - c), min(x, c) = c - relu(c - x)
     sign = 1 if largest else -1
     source = chain.expand(call.inputs[0], x.shape[1:], call.shape)
-    above = chain.relu(_scaled(call, chain, source, len(x), sign, -sign * constant), call.shape)
-    _scaled(call, chain, above, len(x), sign, constant)
+    above = chain.relu(chain.scaled(source, len(x), sign, -sign * constant), call.shape)
+    chain.scaled(above, len(x), sign, constant)
     return chain
 
 
@@ -305,87 +234,13 @@ def _reduced(call: TracedCall, input: Tensor, dim: Any, largest: bool) -> Chain:
             first = chain.select(x, shape, place, range(half))
             second = chain.select(x, shape, place, range(size - half, size))
             shape[place] = half
-            x = _best(chain, first, second, shape, largest)
+            x = best(chain, first, second, shape, largest)
     chain.reshape(x, shape, call.shape)
     return chain
 
 
-def _best(chain: Chain, a: int, b: int, shape: Sequence[int], largest: bool = True) -> int:
+def best(chain: Chain, a: int, b: int, shape: Sequence[int], largest: bool = True) -> int:
     """max(a, b) = b + relu(a - b), or min(a, b) = b - relu(b - a)."""
     first, second = (a, b) if largest else (b, a)
     gated = chain.relu(chain.add(Subtract, [first, second], shape), shape)
     return chain.add(Add if largest else Subtract, [b, gated], shape)
-
-
-@handles("max_pool2d", "_max_pool2d", "max_pool2d_with_indices")
-def _max_pool2d(
-    call: TracedCall,
-    input: Tensor,
-    kernel_size: IntOrPair,
-    stride: IntOrPair | None = None,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Chain:
-    _check_pool(call, 3)
-    kernel, pads, spread = pair(kernel_size), pair(padding), pair(dilation)
-    options = zip(kernel, pair(stride) if stride else kernel, pads, spread, strict=True)
-    sizes = zip(input.shape[2:], call.shape[1:], strict=True)
-    return _pooled(call, input, [_windows(*ends, *one) for ends, one in zip(sizes, options, strict=True)])
-
-
-@handles("max_pool1d", "max_pool1d_with_indices")
-def _max_pool1d(
-    call: TracedCall,
-    input: Tensor,
-    kernel_size: IntOrPair,
-    stride: IntOrPair | None = None,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Chain:
-    _check_pool(call, 2)
-    options = (pair(value)[0] for value in (kernel_size, stride or kernel_size, padding, dilation))
-    return _pooled(call, input, [_windows(input.shape[2], call.shape[1], *options)])
-
-
-@handles("adaptive_max_pool2d")
-def _adaptive_max_pool2d(call: TracedCall, input: Tensor, output_size: Any, return_indices: bool = False) -> Chain:
-    _check_pool(call, 3)
-    windows = []
-    for size, out in zip(input.shape[2:], call.shape[1:], strict=True):
-        first = torch.arange(out) * size // out
-        last = -(-(torch.arange(out) + 1) * size // out) - 1
-        # A window that is smaller than others has its last entry twice.
-        windows.append([torch.minimum(first + j, last) for j in range(int((last - first).max()) + 1)])
-    return _pooled(call, input, windows)
-
-
-def _check_pool(call: TracedCall, dimensions: int) -> None:
-    if call.shapes[1:] or len(call.shape) != dimensions:
-        raise call.refuse("max-pooling with indices, or of no images", "pool (N, C, H, W) and return values only")
-
-
-def _windows(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> list[Tensor]:
-    """For each entry of a window its place, for all windows along a dimension.
-
-    Beyond the edge a window has its nearest entry inside once more, which changes no maximum.
-    """
-    places = (torch.arange(kernel) * dilation)[:, None] + torch.arange(out) * stride - padding
-    before, after = (-(outside // dilation).clamp(max=0) for outside in (places, size - 1 - places))
-    return list(places + (before - after) * dilation)
-
-
-def _pooled(call: TracedCall, input: Tensor, windows: Sequence[Sequence[Tensor]]) -> Chain:
-    """The largest of each window: first along rows, whose maxima neighbouring windows share, then along columns."""
-    chain, shape, x = Chain(call), list(input.shape[1:]), call.inputs[0]
-    for axis in range(len(windows), 0, -1):
-        before, best = list(shape), None
-        shape[axis] = call.shape[axis]
-        for entries in windows[axis - 1]:
-            entry = chain.select(x, before, axis, entries)
-            best = entry if best is None else _best(chain, best, entry, shape)
-        x = x if best is None else best
-    return chain

@@ -15,6 +15,8 @@ from torch import Tensor
 from deepshare.errors import UnsupportedModelError
 from deepshare.private.ir.program import GatedActivation, Norm, Operation, Reshape, Select, SharedActivation
 
+IntOrPair = int | Sequence[int]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TracedCall:
@@ -61,7 +63,7 @@ class Chain:
     def __init__(self, call: TracedCall, number: int | None = None) -> None:
         self.operations: list[Operation] = []
         self.result = call.inputs[0]
-        self._name, self._first = call.name, call.number if number is None else number
+        self._call, self._first = call, call.number if number is None else number
 
     @property
     def next_number(self) -> int:
@@ -71,7 +73,7 @@ class Chain:
     def add(self, kind: type[Operation], inputs: Sequence[int], shape: Sequence[int], *fields: Any) -> int:
         """Add an operation and return its number."""
         self.result = self.next_number
-        self.operations.append(kind(self._name, tuple(inputs), tuple(shape), *fields))
+        self.operations.append(kind(self._call.name, tuple(inputs), tuple(shape), *fields))
         return self.result
 
     def relu(self, source: int, shape: Sequence[int]) -> int:
@@ -112,6 +114,50 @@ class Chain:
         maps = (shape[0], 1, torch.Size(shape[1:]).numel())
         number = self.norm(self.reshape(source, shape, maps), maps, scale, shift)
         return self.reshape(number, maps, shape)
+
+    def spread(self, *tensors: Tensor) -> list[int]:
+        """Expand the call's inputs, which are these tensors, to the shape of its result."""
+        call = self._call
+        if any(tensor.dim() != len(call.shape) + 1 for tensor in tensors):
+            raise call.refuse("a function of tensors with different numbers of dimensions", "reshape one of them first")
+        pairs = zip(call.inputs, tensors, strict=True)
+        return [self.expand(source, tensor.shape[1:], call.shape) for source, tensor in pairs]
+
+    def scaled(self, source: int, images: int, scale: Any, shift: Any) -> int:
+        """Add scale x + shift of what has the shape of the result: numbers are public, tensors are the server's."""
+        values, shape = (scale, shift), self._call.shape
+        if not any(isinstance(value, Tensor) for value in values):
+            ones = torch.ones(shape[0], dtype=torch.float64)
+            return self.norm(source, shape, float(scale) * ones, float(shift) * ones, public=True)
+        whole = [torch.as_tensor(v, dtype=torch.float64).detach().expand(images, *shape) for v in values]
+        if not all(bool((value == value[:1]).all()) for value in whole):
+            raise self._call.refuse("a constant that differs between images", "keep the batch out of it")
+        rows = [value[0].reshape(len(value[0]), -1) for value in whole]
+        if all(bool((row == row[:, :1]).all()) for row in rows):
+            a, b = (row[:, 0].contiguous() for row in rows)
+            return self.norm(source, shape, a, b)
+        flat = (rows[0].numel(), 1, 1)
+        a, b = (row.flatten() for row in rows)
+        number = self.norm(self.reshape(source, shape, flat), flat, a, b)
+        return self.reshape(number, flat, shape)
+
+
+def affine(call: TracedCall, x: Tensor, scale: Any, shift: Any) -> Chain:
+    """scale x + shift of a tensor that depends on the image."""
+    chain = Chain(call)
+    if x.dim() != len(call.shape) + 1:
+        raise call.refuse("a constant with more dimensions than the tensor", "reshape one of them first")
+    source = chain.expand(call.inputs[0], x.shape[1:], call.shape)
+    chain.scaled(source, len(x), scale, shift)
+    return chain
+
+
+def pair(value: IntOrPair) -> tuple[int, int]:
+    """Two numbers, for height and width."""
+    if isinstance(value, int):
+        return value, value
+    first, second = value if len(value) == 2 else (value[0], value[0])
+    return int(first), int(second)
 
 
 Result = Operation | Chain | list[Chain]

@@ -11,13 +11,6 @@ from deepshare.private.ir.calls import Chain, TracedCall, handles
 from deepshare.private.ir.program import Concatenate, Operation, Permute, Reshape
 
 
-@handles("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "view_as", "reshape_as")
-def _reshape(call: TracedCall, input: Tensor, *_: Any, **__: Any) -> Operation:
-    if input.numel() // call.before[0] != torch.Size(call.shape).numel():
-        raise call.refuse("a reshape across images", "keep the batch first")
-    return Reshape(call.name, call.inputs, call.shape)
-
-
 @handles("permute")
 def _permute(call: TracedCall, input: Tensor, *dims: Any) -> Operation:
     order = [dim % input.dim() for dim in (dims if isinstance(dims[0], int) else dims[0])]

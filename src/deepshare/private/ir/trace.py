@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from deepshare.errors import EngineError, PlanMismatchError, UnsupportedModelError, reason
-from deepshare.private.ir import arithmetic, shapes  # noqa: F401
+from deepshare.private.ir import arithmetic, pooling, shapes  # noqa: F401
 from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
-from deepshare.private.ir.handlers import Leaders, activation, is_leaf
+from deepshare.private.ir.layers import Leaders, activation, is_leaf
 from deepshare.private.ir.program import (
     Input,
     Norm,

@@ -1,26 +1,23 @@
-"""Layers, averages, interpolation and activation modules as operations of a program.
+"""Calls of plain CNNs as operations of a program: layers, averages, sums, reshapes and activation modules.
 
-The first three are functions: see `calls` for their handlers in general. An activation module is one operation.
+All but the modules are functions: see `calls` for their handlers in general. An activation module is one operation.
 """
 
-import math
-from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.methods.gated_polynomial import GatedPolynomial
 from deepshare.methods.patches import PatchReLU
 from deepshare.methods.snl import MaskedReLU
 from deepshare.methods.square import Square
-from deepshare.private.ir.arithmetic import IntOrPair, pair
-from deepshare.private.ir.calls import Chain, Result, TracedCall, handles
+from deepshare.private.ir.calls import Chain, IntOrPair, Result, TracedCall, affine, handles, pair
 from deepshare.private.ir.patches import cells_of_patches
 from deepshare.private.ir.program import (
     Add,
+    Affine,
     Convolution,
     GatedActivation,
     Linear,
@@ -29,10 +26,9 @@ from deepshare.private.ir.program import (
     Resample,
     Reshape,
     SharedActivation,
+    Subtract,
 )
 from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
-
-_MOST_TERMS = 64  # of a sum by additions; longer ones are products with ones
 
 Leaders = dict[GateCell, int]
 """For each group of gates the number of its leader."""
@@ -66,38 +62,6 @@ def _conv2d(
         dilations,
         groups,
     )
-
-
-@handles("linear")
-def _linear(call: TracedCall, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Result:
-    if len(call.shape) == 1:
-        return Linear(call.name, call.inputs, call.shape, weight.detach(), _bias(bias, weight))
-    # Features that come last: a 1x1 convolution, with all other dimensions as its map.
-    chain, (outputs, inputs) = Chain(call), weight.shape
-    places = input[0].numel() // inputs
-    number = chain.reshape(call.inputs[0], input.shape[1:], (places, inputs))
-    number = chain.add(Permute, [number], (inputs, places), (1, 0))
-    number = chain.add(Reshape, [number], (inputs, places, 1))
-    kernel = weight.detach()[:, :, None, None]
-    number = chain.add(Convolution, [number], (outputs, places, 1), kernel, _bias(bias, weight))
-    number = chain.add(Reshape, [number], (outputs, places))
-    number = chain.add(Permute, [number], (places, outputs), (1, 0))
-    chain.reshape(number, (places, outputs), call.shape)
-    return chain
-
-
-@handles("matmul", "__matmul__", "mm")
-def _matmul(call: TracedCall, input: Tensor, other: Tensor) -> Result:
-    if not call.depends(input) or other.dim() != 2:
-        raise call.refuse("a product with a matrix from the left, or with several", "use x @ matrix, or nn.Linear")
-    return _linear(call, input, other.detach().T.contiguous())
-
-
-@handles("addmm")
-def _addmm(call: TracedCall, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Result:
-    if not call.depends(mat1) or input.dim() != 1:
-        raise call.refuse("a product with a matrix from the left, or a matrix that is added", "use nn.Linear")
-    return _linear(call, mat1, alpha * mat2.detach().T, beta * input.detach())
 
 
 @handles("conv1d")
@@ -151,6 +115,25 @@ def _conv_transpose2d(
     return chain
 
 
+@handles("linear")
+def linear(call: TracedCall, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Result:
+    """A linear layer; also what matrix products are."""
+    if len(call.shape) == 1:
+        return Linear(call.name, call.inputs, call.shape, weight.detach(), _bias(bias, weight))
+    # Features that come last: a 1x1 convolution, with all other dimensions as its map.
+    chain, (outputs, inputs) = Chain(call), weight.shape
+    places = input[0].numel() // inputs
+    number = chain.reshape(call.inputs[0], input.shape[1:], (places, inputs))
+    number = chain.add(Permute, [number], (inputs, places), (1, 0))
+    number = chain.add(Reshape, [number], (inputs, places, 1))
+    kernel = weight.detach()[:, :, None, None]
+    number = chain.add(Convolution, [number], (outputs, places, 1), kernel, _bias(bias, weight))
+    number = chain.add(Reshape, [number], (outputs, places))
+    number = chain.add(Permute, [number], (places, outputs), (1, 0))
+    chain.reshape(number, (places, outputs), call.shape)
+    return chain
+
+
 def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
     return weight.new_zeros(weight.shape[0]) if bias is None else bias.detach()
 
@@ -176,128 +159,18 @@ def _batch_norm(
     return chain
 
 
-@handles("mean")
-def _mean(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Operation | Chain:
-    dims = _dims(call, input, dim)
-    if input.dim() == 4 and dims == [2, 3]:
-        return _pool(call, input, [(0, input.shape[2])], [(0, input.shape[3])])
-    return _total(call, input, dims, 1 / math.prod(input.shape[d] for d in dims))
+@handles("adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(call: TracedCall, input: Tensor, output_size: Any) -> Operation:
+    windows = [adaptive_windows(size, out) for size, out in zip(input.shape[2:], call.shape[1:], strict=True)]
+    return average(call, input, windows[0], windows[1])
 
 
-@handles("sum")
-def _sum(call: TracedCall, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Chain:
-    dims = _dims(call, input, dim)
-    if len(dims) > 1 or input.shape[dims[0]] > _MOST_TERMS:
-        return _total(call, input, dims, 1.0)
-    (place,), chain = [d - 1 for d in dims], Chain(call)
-    slab = [1 if d == place else size for d, size in enumerate(input.shape[1:])]
-    parts = [chain.select(call.inputs[0], input.shape[1:], place, [entry]) for entry in range(input.shape[1 + place])]
-    total = parts[0]
-    for part in parts[1:]:
-        total = chain.add(Add, [total, part], slab)
-    chain.reshape(total, slab, call.shape)
-    return chain
-
-
-def _dims(call: TracedCall, input: Tensor, dim: Any) -> list[int]:
-    dims = sorted(d % input.dim() for d in ([dim] if isinstance(dim, int) else dim or range(input.dim())))
-    if 0 in dims:
-        raise call.refuse("a mean or a sum across images", "give its dimensions, with the batch first")
-    return dims
-
-
-def _total(call: TracedCall, input: Tensor, dims: Sequence[int], scale: float) -> Chain:
-    """Sums over some dimensions: moved to the end, they are a map of one row, which is pooled."""
-    chain, sizes = Chain(call), input.shape[1:]
-    order = [d for d in range(len(sizes)) if d + 1 not in dims] + [d - 1 for d in dims]
-    number = call.inputs[0]
-    if order != sorted(order):
-        number = chain.add(Permute, [number], [sizes[d] for d in order], tuple(order))
-    terms = math.prod(sizes[d - 1] for d in dims)
-    maps = (sizes.numel() // terms, 1, terms)
-    number = chain.reshape(number, [sizes[d] for d in order], maps)
-    ones = torch.ones(1, terms, dtype=torch.float64)
-    number = chain.add(Resample, [number], (maps[0], 1, 1), ones[:, :1], ones, scale)
-    chain.reshape(number, (maps[0], 1, 1), call.shape)
-    return chain
-
-
-@handles("avg_pool2d")
-def _avg_pool2d(
-    call: TracedCall,
-    input: Tensor,
-    kernel_size: IntOrPair,
-    stride: IntOrPair | None = None,
-    padding: IntOrPair = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Operation:
-    kernel, pads = pair(kernel_size), pair(padding)
-    steps = pair(stride) if stride else kernel
-    windows = [
-        [(o * s - p, o * s - p + k) for o in range(out)]
-        for out, k, s, p in zip(call.shape[1:], kernel, steps, pads, strict=True)
-    ]
-    if divisor_override or (ceil_mode and count_include_pad and _overhang(windows, input, pads)):
-        raise call.refuse(
-            "average pooling with windows of unequal weight", "use count_include_pad=False and no divisor"
-        )
-    return _pool(call, input, windows[0], windows[1], count_outside=count_include_pad)
-
-
-def _overhang(windows: list[list[tuple[int, int]]], input: Tensor, pads: tuple[int, int]) -> bool:
-    sizes = input.shape[2:]
-    return any(w[-1][1] > size + pad for w, size, pad in zip(windows, sizes, pads, strict=True))
-
-
-@handles("avg_pool1d")
-def _avg_pool1d(
-    call: TracedCall,
-    input: Tensor,
-    kernel_size: IntOrPair,
-    stride: IntOrPair | None = None,
-    padding: IntOrPair = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Chain:
-    k, s, p = (pair(value)[0] for value in (kernel_size, stride or kernel_size, padding))
-    windows = [(o * s - p, o * s - p + k) for o in range(call.shape[1])]
-    if ceil_mode and count_include_pad and windows[-1][1] > input.shape[2] + p:
-        raise call.refuse("average pooling with windows of unequal weight", "use count_include_pad=False")
-    return _pool_rows(call, input, windows, count_include_pad)
-
-
-@handles("adaptive_avg_pool1d")
-def _adaptive_avg_pool1d(call: TracedCall, input: Tensor, output_size: Any) -> Chain:
-    return _pool_rows(call, input, _adaptive(input.shape[2], call.shape[1]))
-
-
-def _pool_rows(call: TracedCall, input: Tensor, windows: list[tuple[int, int]], count_outside: bool = False) -> Chain:
-    """Averages along the only dimension of (N, C, L), as maps of height 1."""
-    chain, (channels, length) = Chain(call), input.shape[1:]
-    sums, sizes = _windows(length, windows, count_outside)
-    number = chain.add(Reshape, call.inputs, (channels, 1, length))
-    one = torch.ones(1, 1, dtype=torch.float64)
-    equal = len(set(sizes.tolist())) == 1
-    means = sums if equal else sums / sizes[:, None]
-    scale = 1 / float(sizes[0]) if equal else 1.0
-    number = chain.add(Resample, [number], (channels, 1, len(windows)), one, means, scale)
-    chain.add(Reshape, [number], call.shape)
-    return chain
-
-
-def _adaptive(size: int, out: int) -> list[tuple[int, int]]:
+def adaptive_windows(size: int, out: int) -> list[tuple[int, int]]:
+    """Windows of adaptive average pooling along a dimension: each with its first place and the one after its last."""
     return [(o * size // out, -(-(o + 1) * size // out)) for o in range(out)]
 
 
-@handles("adaptive_avg_pool2d")
-def _adaptive_avg_pool2d(call: TracedCall, input: Tensor, output_size: Any) -> Operation:
-    windows = [_adaptive(size, out) for size, out in zip(input.shape[2:], call.shape[1:], strict=True)]
-    return _pool(call, input, windows[0], windows[1])
-
-
-def _pool(
+def average(
     call: TracedCall,
     input: Tensor,
     rows: list[tuple[int, int]],
@@ -306,7 +179,7 @@ def _pool(
 ) -> Operation:
     """Averages over windows; a window may reach beyond the map, where there are zeros."""
     sums, sizes = zip(
-        *(_windows(size, w, count_outside) for size, w in zip(input.shape[2:], (rows, columns), strict=True)),
+        *(window_sums(size, w, count_outside) for size, w in zip(input.shape[2:], (rows, columns), strict=True)),
         strict=True,
     )
     if all(len(set(size.tolist())) == 1 for size in sizes):
@@ -316,7 +189,8 @@ def _pool(
     return Resample(call.name, call.inputs, call.shape, means[0], means[1], 1.0)
 
 
-def _windows(size: int, windows: list[tuple[int, int]], count_outside: bool) -> tuple[Tensor, Tensor]:
+def window_sums(size: int, windows: list[tuple[int, int]], count_outside: bool) -> tuple[Tensor, Tensor]:
+    """For windows along a dimension the matrix that sums over them, and their sizes."""
     sums = torch.zeros(len(windows), size, dtype=torch.float64)
     for row, (first, last) in zip(sums, windows, strict=True):
         row[max(first, 0) : last] = 1
@@ -324,25 +198,51 @@ def _windows(size: int, windows: list[tuple[int, int]], count_outside: bool) -> 
     return sums, counts.double()
 
 
-@handles("interpolate")
-def _interpolate(call: TracedCall, input: Tensor, *args: Any, **kwargs: Any) -> Operation:
-    mode = kwargs.get("mode", args[2] if len(args) > 2 else "nearest")
-    if mode not in ("bilinear", "nearest", "nearest-exact") or kwargs.get("antialias"):
-        raise call.refuse(f"interpolation {mode}", "use bilinear or nearest")
-    # Both are separable: what they do to unit vectors along each axis is the whole of them.
-    ratios = kwargs.get("scale_factor", args[1] if len(args) > 1 else None)
-    factors = (ratios, ratios) if isinstance(ratios, int | float) or ratios is None else tuple(ratios)
-    options = {
-        "mode": mode,
-        "align_corners": kwargs.get("align_corners", args[3] if len(args) > 3 else None),
-        "recompute_scale_factor": kwargs.get("recompute_scale_factor"),
-    }
-    matrices = []
-    for size, out, factor in zip(input.shape[2:], call.shape[1:], factors, strict=True):
-        unit = torch.eye(size, dtype=torch.float64)[:, None, :, None]
-        given = {"size": (out, 1)} if factor is None else {"scale_factor": (factor, 1.0)}
-        matrices.append(F.interpolate(unit, **given, **options)[:, 0, :, 0].T.contiguous())
-    return Resample(call.name, call.inputs, call.shape, matrices[0], matrices[1], 1.0)
+@handles("add", "add_", "__add__", "__radd__", "__iadd__", several=True)
+def _add(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
+    if len(call.inputs) == 2:
+        return _sum_of(call, input, other, alpha)
+    return affine(call, input, 1, other * alpha) if call.depends(input) else affine(call, other, alpha, input)
+
+
+@handles("sub", "sub_", "subtract", "__sub__", "__isub__", several=True)
+def _sub(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
+    return _difference(call, input, other, alpha)
+
+
+@handles("rsub", "__rsub__", several=True)
+def _rsub(call: TracedCall, input: Any, other: Any, *, alpha: float = 1) -> Chain:
+    return _difference(call, other, input, alpha)
+
+
+def _difference(call: TracedCall, input: Any, other: Any, alpha: float) -> Chain:
+    if len(call.inputs) == 2:
+        return _sum_of(call, input, other, -alpha)
+    return affine(call, input, 1, -other * alpha) if call.depends(input) else affine(call, other, -alpha, input)
+
+
+def _sum_of(call: TracedCall, first: Tensor, second: Tensor, factor: float) -> Chain:
+    """The sum of two tensors that depend on the image, the second times a number."""
+    chain = Chain(call)
+    a, b = chain.spread(first, second)
+    if abs(factor) != 1:
+        b = chain.add(Affine, [b], call.shape, float(factor), 0.0)
+    chain.add(Subtract if factor == -1 else Add, [a, b], call.shape)
+    return chain
+
+
+@handles("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "view_as", "reshape_as")
+def _reshape(call: TracedCall, input: Tensor, *_: Any, **__: Any) -> Operation:
+    if input.numel() // call.before[0] != torch.Size(call.shape).numel():
+        raise call.refuse("a reshape across images", "keep the batch first")
+    return Reshape(call.name, call.inputs, call.shape)
+
+
+@handles("relu", "relu_")
+def _relu(call: TracedCall, input: Tensor, inplace: bool = False) -> Chain:
+    chain = Chain(call)
+    chain.relu(call.inputs[0], call.shape)
+    return chain
 
 
 @singledispatch
