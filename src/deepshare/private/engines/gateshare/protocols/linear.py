@@ -42,9 +42,9 @@ from deepshare.private.engines.gateshare.crypto.limb_matmul import (
     plain_weight,
     ring_weight,
 )
+from deepshare.private.engines.gateshare.crypto.phases import Phases
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Holder, Piece
-from deepshare.private.engines.gateshare.protocols.phases import Phases
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,

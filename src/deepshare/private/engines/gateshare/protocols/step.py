@@ -195,8 +195,8 @@ class InTheClear:
     Attributes:
         images: The images.
         shares: For each truncation the client's share, which decides how it rounds; None rounds down.
-        thresholds: For each activation whose comparisons drop bits, what decides gates near zero; see
-            `GateStep.thresholds`. Without, these are exact.
+        thresholds: For each activation whose comparisons drop bits, what decides gates near zero; see `protocols.gate`.
+            Without, these are exact.
         passed: By step number, what a step leaves for later ones.
     """
 

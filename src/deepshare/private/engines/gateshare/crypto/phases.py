@@ -1,4 +1,4 @@
-"""Convolutions with a stride as ones without, which take fewer bytes under encryption."""
+"""Convolutions with a stride as convolutions without one, which take fewer bytes under encryption."""
 
 from dataclasses import dataclass
 from typing import Self

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry, plain_weight
-from deepshare.private.engines.gateshare.protocols.phases import Phases
+from deepshare.private.engines.gateshare.crypto.phases import Phases
 from deepshare.private.ir.program import Convolution
 
 
