@@ -51,6 +51,13 @@ AnswerKind = Annotated[
 Engines = Annotated[str, Parameter(name=["--engine", "-e"], help=f"{ENGINES}.")]
 Best = Annotated[Flag, Parameter(help="Use the weights with the best validation score.")]
 RunArgument = Annotated[Path, Parameter(help="Folder of a finished run, or a name that deepshare networks lists.")]
+ComparisonBits = Annotated[
+    str | None,
+    Parameter(
+        help="Bits of a comparison of gateshare, by default all, 32 or more: a number, or calibrated for as many as "
+        "leave about one gate in 40,000 wrong at the most. Fewer bits mean smaller keys and faster gates."
+    ),
+]
 TlsFolder = Annotated[
     Path | None, Parameter(name="--tls", help="Folder with the certificates of this party; see private keys.")
 ]

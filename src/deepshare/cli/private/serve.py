@@ -6,8 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from deepshare.cli.options import DEFAULT_ENGINE, AnswerKind, Best, Engines, Flag, TlsFolder
-from deepshare.cli.private_pool import end_as_interrupted
-from deepshare.cli.private_show import warn
+from deepshare.cli.private.pool import end_as_interrupted
+from deepshare.cli.private.show import warn
 from deepshare.errors import EngineError
 
 POOLS = "Pool of the server, or a folder of pools in which more may appear: dealt, or made with clients."

@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from deepshare.cli.options import Flag, Json, TlsFolder, importing
-from deepshare.cli.private_show import note, warn
+from deepshare.cli.private.show import note, warn
 
 MADE = "gateshare-2pc"
 """The engine whose pools the two parties make."""
