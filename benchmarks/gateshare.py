@@ -48,7 +48,8 @@ from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.ir.program import GatedActivation, Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, Role, find_engine
+from deepshare.private.runtime.engine import Role, find_engine
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.runtime.party import Machine, run_here
 from deepshare.training.run import networks
 

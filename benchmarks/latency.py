@@ -46,7 +46,8 @@ from deepshare.private.api import run
 from deepshare.private.cost import LAN, WAN, Cost, seconds_on
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, Role, engine_names, find_engine
+from deepshare.private.runtime.engine import Role, engine_names, find_engine
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.runtime.party import Machine
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.planning import split_budget

@@ -27,7 +27,8 @@ from deepshare import plan, share, zoo
 from deepshare.private.api import run
 from deepshare.private.cost import LAN, WAN, Cost, predict
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, Role
+from deepshare.private.runtime.engine import Role
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.runtime.party import Machine
 
 SIZE = (3, 32, 32)

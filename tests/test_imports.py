@@ -98,6 +98,11 @@ def test_a_part_of_a_room_imports_only_from_earlier_parts(here: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) in ("cli", "study")], ids=lambda path: str(path.name))
+def test_the_command_line_and_studies_know_engines_by_their_interface(path: Path) -> None:
+    assert [name for name in modules(path) if name.startswith("deepshare.private.engines.")] == []
+
+
 def test_no_import_is_circular() -> None:
     graph = {_module(path): set(modules(path)) - {_module(path)} for path in FILES}
     TopologicalSorter(graph).prepare()  # else it raises CycleError, which names the circle

@@ -13,7 +13,7 @@ from deepshare.methods.square import CurvedReLU, curve, curved_relus, fading
 from deepshare.private.api import check_plan
 from deepshare.private.cost import predict
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from deepshare.sharing.convert import count_gates, share, site_gates
 from deepshare.sharing.gates import SharedReLU, by_site, shared_relus
 from deepshare.sharing.onnx import export_onnx

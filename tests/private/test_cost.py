@@ -3,7 +3,7 @@
 import pytest
 
 from deepshare.private.cost import LAN, WAN, seconds_on
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 
 def test_time_on_a_link() -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from deepshare.private.ir.trace import translate
     from deepshare.private.remote.ask import ask, connect
     from deepshare.private.remote.serve import deal, outline, serve
-    from deepshare.private.runtime.engine import Part, engine_names, find_engine
+    from deepshare.private.runtime.engine import engine_names, find_engine
+    from deepshare.private.runtime.outcome import Part
 
 __all__ = [
     "Cost",
@@ -38,7 +39,7 @@ __all__ = [
 _MODULE_OF: dict[str, str | None] = {
     "Cost": "cost",
     "Layer": "cost",
-    "Part": "runtime.engine",
+    "Part": "runtime.outcome",
     "Result": "cost",
     "ask": "remote.ask",
     "connect": "remote.ask",

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.ir.program import ACTIVATIONS, Program
-from deepshare.private.runtime.engine import Outcome, Part, SecondsModel, SessionEngine, engine_names, find_engine
+from deepshare.private.runtime.engine import SecondsModel, SessionEngine, engine_names, find_engine
+from deepshare.private.runtime.outcome import Outcome, Part
 from deepshare.text import byte_size, table
 
 if TYPE_CHECKING:

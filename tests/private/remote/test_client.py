@@ -18,8 +18,7 @@ from deepshare.private.engines.gateshare.preprocessing.stock import levels
 from deepshare.private.engines.gateshare.server import ServerSession
 from deepshare.private.remote import server as remote_server
 from deepshare.private.remote.client import LostError, Server, ask_when_free, connected
-from deepshare.private.remote.session import account
-from deepshare.private.runtime.engine import Outcome
+from deepshare.private.runtime.outcome import Outcome, account
 from deepshare.private.transport.channel import LaterError
 from tests.private.remote.attacked import SIZE, deal
 from tests.private.remote.running import Running, about

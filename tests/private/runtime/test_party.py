@@ -17,7 +17,8 @@ from torch import nn
 from deepshare.errors import EngineError
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime import party
-from deepshare.private.runtime.engine import Outcome, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.runtime.party import Event, PartyError, attempt, root_cause, watch
 
 ALL: set[Role] = {"server", "client", "dealer"}

@@ -11,7 +11,7 @@ from torch import nn
 
 from deepshare.data import ImageSet
 from deepshare.private.cost import Cost, Layer
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from deepshare.sharing.gates import prototype_of
 from deepshare.study import report
 from deepshare.study.published import paper

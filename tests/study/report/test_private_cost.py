@@ -7,7 +7,7 @@ import pytest
 
 from deepshare.errors import CheckpointError
 from deepshare.private.cost import Cost, Layer, predict
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from deepshare.study import report
 from deepshare.study.report import Run
 from deepshare.study.report.private_cost import ENGINE, Predicted, keep_measured, sent

@@ -30,11 +30,11 @@ def outline(
             range of normalised ones.
         data_dir: Folder of data sets.
     """
-    from deepshare.private.engines.gateshare.fixedpoint import comparison_bits_of
     from deepshare.private.remote.serve import outline as write_outline
 
-    bits = None if comparison_bits is None else comparison_bits_of(comparison_bits)
-    write_outline(run, out, samples=samples, data_dir=data_dir, best=best, answer=answer, comparison_bits=bits)
+    write_outline(
+        run, out, samples=samples, data_dir=data_dir, best=best, answer=answer, comparison_bits=comparison_bits
+    )
     print(f"{out} is public: give it to the dealer for deepshare private deal")
 
 

@@ -28,10 +28,10 @@ def status(folder: Path, /, *, as_json: Json = False) -> None:
     Args:
         folder: A pool, or a folder of pools.
     """
-    from deepshare.private.engines.gateshare.preprocessing.stock import levels
+    from deepshare.private.runtime.engine import engine_with_preprocessing
     from deepshare.text import table
 
-    rows = levels(folder)
+    rows = engine_with_preprocessing()[1].levels(folder)
     if as_json:
         print(json.dumps([row.to_dict() for row in rows]))
         return
@@ -52,9 +52,9 @@ def add(folder: Path, new: Path, /) -> None:
         folder: Folder of pools that was given to serve or ask.
         new: The pool.
     """
-    from deepshare.private.engines.gateshare.preprocessing.stock import move_pool
+    from deepshare.private.runtime.engine import engine_with_preprocessing
 
-    print(f"{move_pool(new, folder)} is there")
+    print(f"{engine_with_preprocessing()[1].move_pool(new, folder)} is there")
 
 
 @pool.command

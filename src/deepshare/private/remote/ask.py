@@ -20,7 +20,7 @@ from deepshare.data.images import About
 from deepshare.errors import EngineError
 from deepshare.private.cost import Cost, Layer, Result
 from deepshare.private.remote.client import LostError, ModelClient, Offer, Server, ask_when_free, when_free
-from deepshare.private.runtime.engine import AnswerError
+from deepshare.private.runtime.outcome import AnswerError
 from deepshare.private.transport.channel import PeerBusyError, Watch
 from deepshare.private.transport.tls import tls_of
 

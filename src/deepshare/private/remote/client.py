@@ -19,11 +19,9 @@ from deepshare.errors import DeepShareError, EngineError
 from deepshare.private.cost import Result, total
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.remote.session import LONGEST_OFFER, PROTOCOL, Control, Message, measured, run_session
+from deepshare.private.remote.session import LONGEST_OFFER, PROTOCOL, Control, Message, run_session
 from deepshare.private.runtime.engine import (
     Engine,
-    HostedClient,
-    Outcome,
     Role,
     Task,
     check_images,
@@ -31,7 +29,9 @@ from deepshare.private.runtime.engine import (
     engine_with_preprocessing,
     find_engine,
 )
+from deepshare.private.runtime.outcome import Outcome, measured
 from deepshare.private.runtime.party import ProcessParty, free_ports
+from deepshare.private.runtime.preprocessing import HostedClient
 from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError, Watch, reach
 from deepshare.private.transport.tls import Tls
 from deepshare.text import printable

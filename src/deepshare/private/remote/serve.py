@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,7 +17,8 @@ from deepshare.errors import EngineError
 from deepshare.private.api import from_run, training_images
 from deepshare.private.ir.trace import Revealed, translate, with_answer
 from deepshare.private.remote.server import Listening, ModelServer, Network
-from deepshare.private.runtime.engine import Dealt, check_installed, engine_with_preprocessing, find_engine
+from deepshare.private.runtime.engine import check_installed, engine_with_preprocessing, find_engine
+from deepshare.private.runtime.preprocessing import Dealt
 from deepshare.private.transport.tls import tls_of
 from deepshare.training.run.folder import run_folder
 
@@ -112,7 +113,7 @@ def outline(
     data_dir: Path | None = None,
     best: bool = False,
     answer: Revealed = "logits",
-    comparison_bits: int | Literal["calibrated"] | None = None,
+    comparison_bits: int | str | None = None,
 ) -> None:
     """Write the public outline of a network for the dealer of gateshare: layers and number format, no weights.
 
@@ -134,10 +135,12 @@ def outline(
     """
     if isinstance(samples, int) and samples < 0:
         raise EngineError(f"{samples} samples: give a number of training images, or 0 for synthetic ones")
+    engine, preprocessing = engine_with_preprocessing()
+    options = {} if comparison_bits is None else {"comparison_bits": str(comparison_bits)}
     program = _network(network, best, answer).program
-    options = None if comparison_bits is None else {"comparison_bits": str(comparison_bits)}
+    engine.check(program, options)
     calibrated = samples if isinstance(samples, Tensor) else _training_images(network, samples, data_dir)
-    engine_with_preprocessing()[1].write_outline(Path(out), program, calibrated, options)
+    preprocessing.write_outline(Path(out), program, calibrated, options)
 
 
 def deal(

@@ -31,8 +31,10 @@ from deepshare.private.remote.guests.guest import Guest, Reply, Work
 from deepshare.private.remote.guests.journal import Journal
 from deepshare.private.remote.guests.places import Places, Turn, Turns
 from deepshare.private.remote.guests.processes import AT_ONCE, Apart, LotMaking, client_port
-from deepshare.private.remote.session import PROTOCOL, Message, account
-from deepshare.private.runtime.engine import Engine, Host, Outcome, Session, engine_with_preprocessing
+from deepshare.private.remote.session import PROTOCOL, Message
+from deepshare.private.runtime.engine import Engine, engine_with_preprocessing
+from deepshare.private.runtime.outcome import Outcome, account
+from deepshare.private.runtime.preprocessing import Host, Session
 from deepshare.private.transport.channel import Channel, LaterError, LeftError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
 from deepshare.text import nearest

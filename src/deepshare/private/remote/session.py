@@ -17,13 +17,13 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from queue import Queue
 from typing import Any
 
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Part, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Outcome, account, measured
 from deepshare.private.runtime.party import CONNECT_SECONDS, FAILURES, Event, Party, PartyError, watch
 from deepshare.private.transport.channel import LONGEST_REASON, Channel, PeerError
 from deepshare.text import printable
@@ -33,8 +33,6 @@ PROTOCOL = 3
 PING_SECONDS = 5.0
 PONG_SECONDS = 10.0
 LONGEST_OFFER = 1 << 26
-MOST_UNITS = 1 << 62
-"""Bytes, counts or seconds in an account: more are no measurement."""
 
 Message = dict[str, Any]
 
@@ -205,36 +203,3 @@ def _tell(control: Control, event: Event) -> None:
     elif event.kind in FAILURES:
         said = event.value if event.kind == "refused" else "its log says why"
         control.end(*((event.kind, said) if event.role == "server" else ("gone", "it ended the inference")))
-
-
-def account(outcome: Outcome) -> dict[str, Any]:
-    """The other party's view of an outcome: measurements, never results."""
-    return {
-        "layers": [[number, asdict(part)] for number, part in outcome.layers.items()],
-        "offline": asdict(outcome.offline),
-        "session": asdict(outcome.session),
-        "seconds": outcome.seconds,
-    }
-
-
-def measured(message: dict[str, Any], program: Program) -> Outcome:
-    """Read the other party's account.
-
-    Raises:
-        EngineError: It is damaged.
-    """
-    try:
-        layers = {int(number): _part(part) for number, part in message["layers"]}
-        if not all(0 <= number < len(program.operations) for number in layers):
-            raise ValueError("no such layer")
-        offline, session = _part(message["offline"]), _part(message["session"])
-        return Outcome(None, layers, offline, session, _part({"seconds": message["seconds"]}).seconds)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise EngineError("the other party's account of its cost is damaged: install the same deepshare") from error
-
-
-def _part(values: dict[str, Any]) -> Part:
-    numbers: dict[str, Any] = {name: float(v) if name == "seconds" else int(v) for name, v in values.items()}
-    if not all(0 <= value < MOST_UNITS for value in numbers.values()):
-        raise ValueError("no such cost")
-    return Part(**numbers)

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from deepshare.errors import DeepShareError, EngineError, reason
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Engine, Outcome, Role, Task, find_engine
+from deepshare.private.runtime.engine import Engine, Role, Task, find_engine
+from deepshare.private.runtime.outcome import Outcome
 
 # Parties have to find each other within this time; how long they compute is their affair.
 CONNECT_SECONDS = 120

@@ -17,7 +17,8 @@ from deepshare.files import write_atomically
 from deepshare.private.cost import LAN, WAN, Cost, Layer, cost_dict, predict, seconds_on
 from deepshare.private.ir.program import ACTIVATIONS, Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, engine_names, find_engine
+from deepshare.private.runtime.engine import engine_names, find_engine
+from deepshare.private.runtime.outcome import Part
 from deepshare.study.report.markup import Child, Node, bar, node, section, table
 from deepshare.text import byte_size
 from deepshare.training.build import build

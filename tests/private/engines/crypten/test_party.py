@@ -16,7 +16,8 @@ from deepshare.private.api import run
 from deepshare.private.cost import Layer, Result
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, find_engine
+from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.runtime.party import run_here
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites

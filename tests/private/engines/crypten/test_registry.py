@@ -9,7 +9,8 @@ from deepshare import plan, share, zoo
 from deepshare.private.engines.crypten.registry import IMPLEMENTATIONS
 from deepshare.private.ir.program import OPERATIONS, GatedActivation, Program, SharedActivation, TopClasses
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, find_engine
+from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.outcome import Part
 
 SIZE, BUDGET, NEURONS = (3, 32, 32), 6_000, 491_520
 

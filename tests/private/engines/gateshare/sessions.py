@@ -14,7 +14,8 @@ from deepshare.private.engines.gateshare import cost_model, main
 from deepshare.private.engines.gateshare.cost_model import LayerMeter
 from deepshare.private.engines.gateshare.server import ServerMaterial, ServerParty
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.runtime.party import free_ports
 from deepshare.private.transport.channel import MESSAGE, Channel
 

@@ -18,7 +18,8 @@ from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.square import OpeningStep, SquareStep
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, find_engine
+from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.outcome import Part
 from tests.private.engines.gateshare.trial import SIZE, Apart, Odd, Quadratic, Trial, curved_resnet, shared_resnet
 
 RESNET = (3, 32, 32)

@@ -24,7 +24,8 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.tls import make_keys
-from deepshare.private.runtime.engine import AnswerError, Outcome, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import AnswerError, Outcome
 from deepshare.private.runtime.party import free_ports
 from deepshare.private.transport.channel import Channel
 from deepshare.private.transport.tls import Tls, tls_of

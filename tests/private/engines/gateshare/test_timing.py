@@ -11,7 +11,7 @@ from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.timing import EXAMPLES, Calibration, Rates, Sizes, calibration_of
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Outcome, Part
+from deepshare.private.runtime.outcome import Outcome, Part
 
 SIZE = (3, 8, 8)
 

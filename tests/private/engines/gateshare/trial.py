@@ -27,7 +27,7 @@ from deepshare.private.engines.gateshare.protocols.step import ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.engines.gateshare.server import ServerParty
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.transport.channel import Channel
 
 SIZE = (3, 8, 8)

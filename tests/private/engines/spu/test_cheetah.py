@@ -1,7 +1,7 @@
 import pytest
 
 from deepshare.private.engines.spu.cheetah import Triples, product, tile
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 
 # As the runtime itself logs it.

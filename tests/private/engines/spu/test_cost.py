@@ -5,7 +5,8 @@ import torch
 
 from deepshare import plan, share, zoo
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, find_engine
+from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.outcome import Part
 from tests.private.engines.spu.programs import resnet, varied
 
 NAMES = ["spu-cheetah", "spu-semi2k"]

@@ -8,7 +8,8 @@ pytest.importorskip("spu", reason="engine spu is not installed")
 from deepshare.private.api import run
 from deepshare.private.cost import Result
 from deepshare.private.ir.program import Convolution, Linear, Program
-from deepshare.private.runtime.engine import Part, find_engine
+from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.outcome import Part
 from tests.private.engines.spu.programs import resnet, varied
 
 

@@ -13,7 +13,8 @@ import torch
 pytest.importorskip("spu", reason="engine spu is not installed")
 
 from deepshare.private.remote.tls import make_keys
-from deepshare.private.runtime.engine import Outcome, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.runtime.party import Event, ProcessParty
 from deepshare.private.transport.tls import tls_of
 from tests.private.engines.spu.programs import varied

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from deepshare.errors import EngineError
 from deepshare.private.engines.crypten.fixed import LIMIT
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_gives_logits, check_numbers
+from deepshare.private.runtime.engine import Role, Task, check_gives_logits, check_numbers
+from deepshare.private.runtime.outcome import Outcome, Part
 
 PROVIDERS = ("tfp", "ttp")
 

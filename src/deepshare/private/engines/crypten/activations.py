@@ -15,7 +15,7 @@ from deepshare.private.engines.crypten.fixed import BITS, truncate
 from deepshare.private.engines.crypten.operations import SecureOperation, exchange
 from deepshare.private.ir.patches import count_cells, sums
 from deepshare.private.ir.program import GatedActivation, Program, SharedActivation
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 
 class SecureSharedActivation(SecureOperation[SharedActivation]):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from deepshare.private.engines.crypten.link import GlooLink
 from deepshare.private.engines.crypten.triples import Mask, TripleProvider
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 # CrypTen's adder of 64 bits is one AND, then a tree of six levels. Each AND opens both its factors, and those of the
 # tree have two words each.

@@ -12,7 +12,7 @@ from torch import Tensor
 from deepshare.private.engines.crypten.context import Context
 from deepshare.private.engines.crypten.fixed import BITS, WEIGHT_BITS, divide, encode, truncate
 from deepshare.private.ir.program import Affine, Convolution, Multiply, Operation, Program, Resample, Weighted
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 BYTES = 8
 

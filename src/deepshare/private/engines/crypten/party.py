@@ -19,7 +19,8 @@ from deepshare.private.engines.crypten.triples import (
     TrustedFirstParty,
     TrustedThirdParty,
 )
-from deepshare.private.runtime.engine import Outcome, Part, Task, check_images_below
+from deepshare.private.runtime.engine import Task, check_images_below
+from deepshare.private.runtime.outcome import Outcome, Part
 
 
 def run(task: Task, provider: str, ready: Callable[[], None]) -> Outcome:

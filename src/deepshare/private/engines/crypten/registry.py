@@ -32,7 +32,7 @@ from deepshare.private.ir.program import (
     SharedActivation,
     Subtract,
 )
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 IMPLEMENTATIONS: dict[type[Operation], type[SecureOperation[Any]]] = {
     Input: Local,

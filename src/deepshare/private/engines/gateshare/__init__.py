@@ -8,11 +8,14 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Dealt, Host, HostedClient, Outcome, Part, Role, SecondsModel, Task
+from deepshare.private.runtime.engine import Role, SecondsModel, Task
+from deepshare.private.runtime.outcome import Outcome, Part
+from deepshare.private.runtime.preprocessing import Dealt, Host, HostedClient
 from deepshare.private.transport.channel import Channel
 
 if TYPE_CHECKING:
     from deepshare.private.engines.gateshare.fixedpoint import ComparisonBits
+    from deepshare.private.engines.gateshare.preprocessing.stock import Level
 
 
 def _has_pool(options: Mapping[str, str]) -> bool:
@@ -34,9 +37,55 @@ def _comparison_bits(options: Mapping[str, str]) -> "ComparisonBits | None":
     return comparison_bits_of(options[COMPARISON_BITS]) if COMPARISON_BITS in options else None
 
 
-class DealerPools:
-    """The dealer's part in advance; see `runtime.engine.Preprocessing`."""
+class _Pools:
+    """Pools on disk, whoever made their lots."""
 
+    engine: str
+
+    def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
+        """Refuse a folder that holds no finished pool of this party."""
+        self.networks(folder, role)
+
+    def networks(self, folder: Path, role: Literal["server", "client"]) -> set[str]:
+        """Outlines that the pools are for."""
+        from deepshare.private.engines.gateshare.preprocessing.pool import pools_in
+
+        return {about["outline"] for _, about in pools_in(folder, role, self.engine)}
+
+    def dealings(self, folder: Path) -> set[str]:
+        """Dealings of the client's pools."""
+        found = [level for level in self.levels(folder) if level.party == "client"]
+        return {level.dealing for level in found if level.left} or {level.dealing for level in found}
+
+    def levels(self, folder: Path) -> list["Level"]:
+        """Stocks of pools."""
+        from deepshare.private.engines.gateshare.preprocessing.stock import levels
+
+        return levels(folder)
+
+    def move_pool(self, new: Path, folder: Path) -> Path:
+        """Move a pool into a folder."""
+        from deepshare.private.engines.gateshare.preprocessing.stock import move_pool
+
+        return move_pool(new, folder)
+
+    def host(self, program: Program, pools: Sequence[Path]) -> Host:
+        """Serve clients that share the weights and pools."""
+        from deepshare.private.engines.gateshare.host import SessionHost
+
+        return SessionHost(program, pools, self.engine)
+
+    def client(self, program: Program, pool: Path, dealings: Collection[str]) -> HostedClient:
+        """Ask such a server, with the client's pool."""
+        from deepshare.private.engines.gateshare.hosted_client import PoolClient
+
+        return PoolClient(program, pool, dealings, self.engine)
+
+
+class DealerPools(_Pools):
+    """The dealer's part in advance; see `runtime.preprocessing.Preprocessing`."""
+
+    engine = "gateshare"
     options: Mapping[str, str] = {"dealer": "pool"}
 
     def write_outline(
@@ -64,35 +113,6 @@ class DealerPools:
         program, number_format = network_file.read(outline)
         return write_pools(folder, program, number_format, images, told, clients, owners)
 
-    def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
-        """Refuse a folder that holds no finished pool of this party."""
-        self.networks(folder, role)
-
-    def networks(self, folder: Path, role: Literal["server", "client"]) -> set[str]:
-        """Outlines that the pools were dealt for."""
-        from deepshare.private.engines.gateshare.preprocessing.pool import pools_in
-
-        return {about["outline"] for _, about in pools_in(folder, role, "gateshare")}
-
-    def host(self, program: Program, pools: Sequence[Path]) -> Host:
-        """Serve clients that share the weights and pools."""
-        from deepshare.private.engines.gateshare.host import SessionHost
-
-        return SessionHost(program, pools)
-
-    def dealings(self, folder: Path) -> set[str]:
-        """Dealings of the client's pools."""
-        from deepshare.private.engines.gateshare.preprocessing.stock import levels
-
-        found = [level for level in levels(folder) if level.party == "client"]
-        return {level.dealing for level in found if level.left} or {level.dealing for level in found}
-
-    def client(self, program: Program, pool: Path, dealings: Collection[str]) -> HostedClient:
-        """Ask such a server, with the client's pool."""
-        from deepshare.private.engines.gateshare.hosted_client import PoolClient
-
-        return PoolClient(program, pool, dealings)
-
     def make(
         self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
     ) -> int:
@@ -100,9 +120,10 @@ class DealerPools:
         raise EngineError("lots of gateshare are dealt: get a pool from the dealer, or take a server of gateshare-2pc")
 
 
-class TwoPartyPools:
-    """Lots that the two parties make in advance; see `runtime.engine.Preprocessing`."""
+class TwoPartyPools(_Pools):
+    """Lots that the two parties make in advance; see `runtime.preprocessing.Preprocessing`."""
 
+    engine = "gateshare-2pc"
     options: Mapping[str, str] = {"lots": "pool"}
 
     def write_outline(
@@ -123,35 +144,6 @@ class TwoPartyPools:
     ) -> Dealt:
         """Refuse: there is no dealer."""
         raise EngineError("gateshare-2pc has no dealer: make lots with private prepare")
-
-    def check_pool(self, folder: Path, role: Literal["server", "client"]) -> None:
-        """Refuse a folder that holds no pool of this party."""
-        self.networks(folder, role)
-
-    def networks(self, folder: Path, role: Literal["server", "client"]) -> set[str]:
-        """Outlines that the pools were made for."""
-        from deepshare.private.engines.gateshare.preprocessing.pool import pools_in
-
-        return {about["outline"] for _, about in pools_in(folder, role, "gateshare-2pc")}
-
-    def host(self, program: Program, pools: Sequence[Path]) -> Host:
-        """Serve clients that share the weights, and make lots with them."""
-        from deepshare.private.engines.gateshare.host import SessionHost
-
-        return SessionHost(program, pools, "gateshare-2pc")
-
-    def dealings(self, folder: Path) -> set[str]:
-        """Dealings of the client's pools."""
-        from deepshare.private.engines.gateshare.preprocessing.stock import levels
-
-        found = [level for level in levels(folder) if level.party == "client"]
-        return {level.dealing for level in found if level.left} or {level.dealing for level in found}
-
-    def client(self, program: Program, pool: Path, dealings: Collection[str]) -> HostedClient:
-        """Ask such a server, with the client's pool."""
-        from deepshare.private.engines.gateshare.hosted_client import PoolClient
-
-        return PoolClient(program, pool, dealings, "gateshare-2pc")
 
     def make(
         self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]

@@ -19,7 +19,7 @@ from deepshare.private.engines.gateshare.protocols.local import (
 )
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, send_client_openings
 from deepshare.private.engines.gateshare.protocols.step import ClientOffline, ClientOnline, ProtocolStep
-from deepshare.private.runtime.engine import AnswerError, Outcome, Part
+from deepshare.private.runtime.outcome import AnswerError, Outcome, Part
 from deepshare.private.transport.channel import Channel
 
 

@@ -18,7 +18,7 @@ from deepshare.private.engines.gateshare.protocols.local import output_cost
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import WORD
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 # What a party may hold for one inference, if one image does not need more; more images are several inferences, one
 # after the other. A server may hold as much for each of its clients.

@@ -30,7 +30,7 @@ from deepshare.private.engines.gateshare.preprocessing.stock import Level, level
 from deepshare.private.engines.gateshare.server import ServerParty, ServerSession
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.transport.channel import (
     SILENCE_SECONDS,
     SLOWEST,
@@ -89,7 +89,7 @@ class OwnedLots:
 
 
 class SessionHost:
-    """Hosts sessions of many clients; see `deepshare.private.runtime.engine.Host`.
+    """Hosts sessions of many clients; see `deepshare.private.runtime.preprocessing.Host`.
 
     Args:
         program: With its weights.
@@ -244,7 +244,7 @@ class SessionHost:
 
 
 class HostedSession:
-    """One client's session; see `deepshare.private.runtime.engine.Session`."""
+    """One client's session; see `deepshare.private.runtime.preprocessing.Session`."""
 
     def __init__(
         self,

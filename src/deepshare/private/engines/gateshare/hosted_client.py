@@ -23,12 +23,12 @@ from deepshare.private.engines.gateshare.preprocessing.pool import DEALT, LotPoo
 from deepshare.private.engines.gateshare.preprocessing.stock import levels
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.transport.channel import Channel
 
 
 class PoolClient:
-    """Asks with lots of a pool; see `deepshare.private.runtime.engine.HostedClient`.
+    """Asks with lots of a pool; see `deepshare.private.runtime.preprocessing.HostedClient`.
 
     Args:
         program: The outline.

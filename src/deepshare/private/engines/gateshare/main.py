@@ -47,7 +47,8 @@ from deepshare.private.engines.gateshare.protocols.schedule import (
 from deepshare.private.engines.gateshare.server import ServerLots, ServerParty, ServerSession, weights_digest
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Part, Task
+from deepshare.private.runtime.engine import Task
+from deepshare.private.runtime.outcome import Outcome, Part
 from deepshare.private.transport.channel import Channel, RefusalError, accept, connect, listen
 
 PROTOCOL = 2

@@ -50,7 +50,8 @@ from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.server import weights_digest
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Task
+from deepshare.private.runtime.engine import Task
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.transport.channel import Channel, RefusalError
 
 BATCH = 8

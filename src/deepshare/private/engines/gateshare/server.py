@@ -14,7 +14,7 @@ from deepshare.private.engines.gateshare.protocols.local import output_cost, sen
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_client_openings
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, ServerOffline, ServerOnline
 from deepshare.private.ir.program import Program, hidden_tensors
-from deepshare.private.runtime.engine import Outcome, Part
+from deepshare.private.runtime.outcome import Outcome, Part
 from deepshare.private.transport.channel import Channel, RefusalError
 
 # Attempts to agree on lots for one inference: a client has to name spent ones, or useless ones, all the time for more.

@@ -35,7 +35,8 @@ from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import ProductTrial, ProtocolStep
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Outcome, Part, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Outcome, Part
 from deepshare.private.runtime.party import free_ports
 from deepshare.sharing.convert import share
 from deepshare.sharing.planning import plan

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.engines.spu.protocol import CHEETAH, LIMIT, SEMI2K, Protocol
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Outcome, Part, Role, Task, check_gives_logits, check_numbers
+from deepshare.private.runtime.engine import Role, Task, check_gives_logits, check_numbers
+from deepshare.private.runtime.outcome import Outcome, Part
 
 
 @dataclass

@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 _COEFFICIENTS = 8192
 # Of matrix products: a fresh ciphertext; an answer with full packing, and one without, for which each value adds.

@@ -13,7 +13,7 @@ from deepshare.private.engines.spu.kernel import CostContext, Keep, Kernel, as_i
 from deepshare.private.engines.spu.linear import Held
 from deepshare.private.engines.spu.lowering import Lowering
 from deepshare.private.ir.program import GatedActivation, hidden_tensors
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 if TYPE_CHECKING:
     from jax import Array

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deepshare.private.engines.spu.cheetah import Triples
 from deepshare.private.ir.program import Shape
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 if TYPE_CHECKING:
     from jax import Array

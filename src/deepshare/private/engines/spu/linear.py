@@ -16,7 +16,7 @@ from torch import Tensor
 from deepshare.private.engines.spu import cheetah
 from deepshare.private.engines.spu.kernel import CostContext, Keep, Kernel, as_is, both
 from deepshare.private.ir.program import Convolution, Shape, Weighted
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 if TYPE_CHECKING:
     from jax import Array

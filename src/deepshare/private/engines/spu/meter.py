@@ -13,7 +13,7 @@ from typing import Any
 
 from spu import libspu
 
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 _SENT = re.compile(r"Link details: total send bytes (\d+)")
 _MESSAGE = re.compile(r"\[spu link\] key=(\S+?):(?:P2P-\d+:(\d)->\d|\d+:\w+), tag=")

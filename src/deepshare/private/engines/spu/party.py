@@ -23,7 +23,8 @@ from deepshare.private.engines.spu.protocol import LIMIT, Protocol
 from deepshare.private.engines.spu.registry import lower
 from deepshare.private.engines.spu.runtime import CLIENT, RANKS, SERVER, SpuRuntime, connect
 from deepshare.private.engines.spu.shared import GatesKernel
-from deepshare.private.runtime.engine import Outcome, Part, Task, check_images_below
+from deepshare.private.runtime.engine import Task, check_images_below
+from deepshare.private.runtime.outcome import Outcome, Part
 
 # CHEETAH gives each processor so many elements of a comparison, and makes its keys when it first needs them.
 _TILE = 2048

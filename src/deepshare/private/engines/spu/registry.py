@@ -43,7 +43,7 @@ from deepshare.private.ir.program import (
     Subtract,
     Weighted,
 )
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 # The meta data of a share beside its numbers.
 _LABEL = 40

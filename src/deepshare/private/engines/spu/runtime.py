@@ -12,7 +12,8 @@ from spu.utils import frontend
 from deepshare.errors import EngineError
 from deepshare.private.engines.spu.meter import LogMeter
 from deepshare.private.engines.spu.protocol import FRACTION_BITS, Protocol
-from deepshare.private.runtime.engine import Part, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.transport.tls import Tls
 
 SERVER, CLIENT = 0, 1

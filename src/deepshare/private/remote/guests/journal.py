@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from deepshare.errors import EngineError
-from deepshare.private.runtime.engine import Outcome
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.text import printable
 
 LOGGER = logging.getLogger("deepshare.server")

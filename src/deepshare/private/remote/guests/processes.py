@@ -21,7 +21,8 @@ from deepshare.private.remote.guests.guest import Guest
 from deepshare.private.remote.guests.journal import Journal
 from deepshare.private.remote.guests.places import Turn, Turns
 from deepshare.private.remote.session import Control, Message, run_session
-from deepshare.private.runtime.engine import Outcome, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.runtime.party import Event, ProcessParty, free_ports
 from deepshare.private.transport.channel import HEADER, LaterError, RefusalError
 from deepshare.private.transport.tls import Tls

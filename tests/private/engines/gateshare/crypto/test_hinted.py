@@ -23,7 +23,7 @@ from deepshare.private.engines.gateshare.crypto.hinted import (
 from deepshare.private.engines.gateshare.crypto.lattice import DEGREE
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry, plain_weight
 from deepshare.private.engines.gateshare.crypto.ring import derive
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import Ends, Payload, at_both_ends, well
 from tests.private.engines.gateshare.trial import chi_square

@@ -20,7 +20,7 @@ from deepshare.private.engines.gateshare.crypto.homomorphic import (
     products_cost,
 )
 from deepshare.private.engines.gateshare.lot import Holder
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from tests.private.engines.gateshare.crypto.encrypting_process import factors
 
 ROOT = Path(__file__).parents[5]

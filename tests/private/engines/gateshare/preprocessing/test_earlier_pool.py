@@ -27,7 +27,8 @@ from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
 from deepshare.private.engines.gateshare.protocols import local
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Outcome, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.runtime.party import free_ports
 from tests.private.engines.gateshare.sessions import fix_randomness
 

@@ -33,7 +33,8 @@ from deepshare.private.engines.gateshare.protocols import schedule as schedules
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
-from deepshare.private.runtime.engine import Outcome, Role, Task
+from deepshare.private.runtime.engine import Role, Task
+from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.runtime.party import free_ports
 from deepshare.private.transport.channel import RefusalError
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet, shuffled_norms

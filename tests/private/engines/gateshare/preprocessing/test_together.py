@@ -21,7 +21,8 @@ from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.local import output_cost
 from deepshare.private.ir.trace import translate
-from deepshare.private.runtime.engine import Part, find_engine
+from deepshare.private.runtime.engine import find_engine
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends
 from tests.private.engines.gateshare.trial import SIZE, Run, chi_square, networks, shared_resnet

@@ -20,7 +20,7 @@ from deepshare.private.engines.gateshare.protocols.carry import (
     read_carries,
 )
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers, make_gate_masks
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.transport.channel import Channel
 from tests.private.engines.gateshare.crypto.two_ends import at_both_ends, well
 

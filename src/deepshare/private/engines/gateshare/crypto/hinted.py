@@ -54,7 +54,7 @@ from deepshare.private.engines.gateshare.crypto.lattice import DEGREE, LIMBS, Li
 from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry, Pair
 from deepshare.private.engines.gateshare.crypto.parallel import in_parallel
 from deepshare.private.engines.gateshare.crypto.ring import derive, fresh_seed
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 HINT, FRESH, ANSWER = 28, 4, 28
 """Bits that are dropped of what is sent: far below E."""

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.spu.cheetah import BATCH, Triples
-from deepshare.private.runtime.engine import Part, Role
+from deepshare.private.runtime.engine import Role
+from deepshare.private.runtime.outcome import Part
 
 SPU_VERSION = "0.10.0.dev20251211"
 _STORAGE = "cheetah.AShr<FM64>"

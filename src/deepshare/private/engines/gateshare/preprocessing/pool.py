@@ -31,7 +31,7 @@ from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_l
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
-from deepshare.private.runtime.engine import Dealt
+from deepshare.private.runtime.preprocessing import Dealt
 from deepshare.private.transport.channel import RefusalError
 
 VERSION, EARLIER = 4, 3

@@ -30,7 +30,7 @@ from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, extension_
 from deepshare.private.engines.gateshare.crypto.ring import expand, fresh_seed
 from deepshare.private.engines.gateshare.crypto.vole import LEVEL_BYTES, VoleChooser, VoleHolder
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 DIGITS = 4
 

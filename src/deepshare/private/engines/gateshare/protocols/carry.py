@@ -41,7 +41,7 @@ from deepshare.private.engines.gateshare.crypto.dcf import Bits, Bytes, Words
 from deepshare.private.engines.gateshare.lot import Batch, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.protocols.comparison import pack, packed_size, unpack
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers, transfer_cost
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 DIGIT = 4
 _WORD = 4  # bytes: 16 values of a digit, two bits each

@@ -98,7 +98,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
 from deepshare.private.engines.gateshare.protocols.transfers import gate_cost, make_gate_masks
 from deepshare.private.ir.patches import count_cells, sums
 from deepshare.private.ir.program import GatedActivation, Shape, SharedActivation
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -54,7 +54,7 @@ from deepshare.private.ir.program import (
     Subtract,
     take,
 )
-from deepshare.private.runtime.engine import AnswerError, Part
+from deepshare.private.runtime.outcome import AnswerError, Part
 from deepshare.private.transport.channel import Channel
 
 # Bits of a matrix of interpolation, and of one over the window of an average that is no power of two.

@@ -46,7 +46,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ServerOnline,
 )
 from deepshare.private.ir.program import Multiply
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

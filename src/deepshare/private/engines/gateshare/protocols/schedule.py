@@ -21,7 +21,7 @@ from deepshare.private.engines.gateshare.protocols.affine import AffineLayer
 from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Program, Shape
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.transport.channel import Channel
 
 LOT_START = 0

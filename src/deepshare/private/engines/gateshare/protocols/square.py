@@ -49,7 +49,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ServerOnline,
 )
 from deepshare.private.ir.program import GatedActivation, Shape
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -19,7 +19,7 @@ from deepshare.private.engines.gateshare.lot import Batch, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.protocols.affine import AffineLayer, AffineScalars
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
 from deepshare.private.ir.program import Shape
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 from deepshare.private.transport.channel import Channel
 
 SessionValues = Mapping[int, Any]

@@ -29,7 +29,7 @@ from deepshare.private.engines.gateshare.crypto.base_ot import Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Words
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, Index, OtReceiver, OtSender, extension_bytes
 from deepshare.private.engines.gateshare.lot import Holder, LotBatch
-from deepshare.private.runtime.engine import Part
+from deepshare.private.runtime.outcome import Part
 
 Numbers = NDArray[np.int64]
 
