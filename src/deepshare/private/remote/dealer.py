@@ -26,7 +26,6 @@ from deepshare.files import sync_folder, write_atomically
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot
-from deepshare.private.engines.gateshare.main import begin
 from deepshare.private.engines.gateshare.preprocessing import network_file
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotDealer
 from deepshare.private.engines.gateshare.preprocessing.pool import (
@@ -38,7 +37,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
     write_lot,
 )
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
-from deepshare.private.engines.gateshare.protocols.schedule import send_lot
+from deepshare.private.engines.gateshare.protocols.schedule import begin, send_lot
 from deepshare.private.ir import outline
 from deepshare.private.remote.guests.front_door import FrontDoor
 from deepshare.private.remote.guests.guest import Guest, Reply, Work

@@ -11,7 +11,6 @@ from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.lot import Holder
-from deepshare.private.engines.gateshare.main import begin, session_id
 from deepshare.private.engines.gateshare.preprocessing.marks import FILE, Marks
 from deepshare.private.engines.gateshare.preprocessing.pool import (
     ABOUT,
@@ -22,7 +21,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
     write_about,
     write_lot,
 )
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_lot
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule, begin, receive_lot, session_id
 from deepshare.private.ir import outline
 from deepshare.private.remote.dealer import PROTOCOL
 from deepshare.private.remote.session import LONGEST_OFFER

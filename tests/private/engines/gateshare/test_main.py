@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from deepshare import private, zoo
 from deepshare.errors import EngineError
 from deepshare.private.cost import predict
-from deepshare.private.engines.gateshare import main
+from deepshare.private.engines.gateshare import main, server
 from deepshare.private.engines.gateshare.client import ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
-from deepshare.private.engines.gateshare.main import agreed_format, offer, session_id
 from deepshare.private.engines.gateshare.protocols.local import real_logits
+from deepshare.private.engines.gateshare.protocols.schedule import agreed_format, offer, session_id
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Linear, Program
 from deepshare.private.ir.trace import translate
@@ -161,7 +161,7 @@ def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(
 
     monkeypatch.setattr(Channel, "receive_message", listening)
     monkeypatch.setattr(Channel, "receive", receiving)
-    monkeypatch.setattr(main, "calibrate", NumberFormat.usual)  # the number format is public; let it be the same
+    monkeypatch.setattr(server, "calibrate", NumberFormat.usual)  # the number format is public; let it be the same
     fix_randomness(monkeypatch, "heard")  # with which no lot has to be replaced
     torch.manual_seed(23)
     other = translate(shuffled_norms(zoo.resnet18(width=2, num_classes=4)), SIZE)

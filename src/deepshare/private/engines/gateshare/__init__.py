@@ -1,13 +1,13 @@
 """Engines gateshare and gateshare-2pc: one message each way per activation and none for linear layers."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from deepshare.errors import EngineError
-from deepshare.private.ir.program import Program
+from deepshare.errors import EngineError, UnsupportedModelError
+from deepshare.private.ir.program import Convolution, Linear, Operation, Program, SharedActivation, hidden_tensors
 from deepshare.private.runtime.engine import Role, SecondsModel, Task
 from deepshare.private.runtime.outcome import Outcome, Part
 from deepshare.private.runtime.preprocessing import Dealt, Host, HostedClient
@@ -35,6 +35,39 @@ def _comparison_bits(options: Mapping[str, str]) -> "ComparisonBits | None":
     from deepshare.private.engines.gateshare.fixedpoint import COMPARISON_BITS, comparison_bits_of
 
     return comparison_bits_of(options[COMPARISON_BITS]) if COMPARISON_BITS in options else None
+
+
+def _check_numbers(program: Program, *, dealt: bool = True) -> None:
+    """Refuse numbers beyond the range of fixed point.
+
+    Args:
+        program: The program, or its outline.
+        dealt: Whether a dealer makes lots; else the two parties do.
+
+    Raises:
+        UnsupportedModelError: Names each layer and what to do.
+    """
+    where: dict[str, list[str]] = {}
+    for operation in program.operations:
+        for problem in _problems(operation, dealt):
+            where.setdefault(problem, []).append(operation.name)
+    if where:
+        raise UnsupportedModelError([f"{', '.join(names)}: {problem}" for problem, names in where.items()])
+
+
+def _problems(operation: Operation, dealt: bool) -> Iterator[str]:
+    from deepshare.private.engines.gateshare.fixedpoint import AFFINE, AFFINE_LIMITS, PRODUCT_BITS, WEIGHT
+
+    for field, tensor in hidden_tensors(operation).items():
+        if tensor.is_meta:
+            continue
+        largest, limit = float(tensor.abs().max()), 2.0**20
+        if isinstance(operation, Convolution | Linear) and field == "weight":
+            limit = 2.0 ** (PRODUCT_BITS - WEIGHT)
+        if not dealt and isinstance(operation, SharedActivation):
+            limit = AFFINE_LIMITS[-1] - 2.0**-AFFINE
+        if not largest <= limit:
+            yield f"its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"
 
 
 class _Pools:
@@ -94,7 +127,9 @@ class DealerPools(_Pools):
         """Write the outline and the number format of a network."""
         from deepshare.private.engines.gateshare.preprocessing import network_file
 
-        network_file.write(path, program, samples, _comparison_bits(options or {}))
+        bits = _comparison_bits(options or {})
+        _check_numbers(program)
+        network_file.write(path, program, samples, bits)
 
     def deal(
         self,
@@ -176,11 +211,9 @@ class Gateshare:
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse options, and weights beyond the range of fixed point."""
-        from deepshare.private.engines.gateshare.compile import check
-
         _has_pool(options)
         _comparison_bits(options)
-        check(program)
+        _check_numbers(program)
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part."""
@@ -229,11 +262,9 @@ class GateshareTwoParty:
 
     def check(self, program: Program, options: Mapping[str, str]) -> None:
         """Refuse options, and weights beyond the range of fixed point."""
-        from deepshare.private.engines.gateshare.compile import check
-
         if options and dict(options) != self.preprocessing.options:
             raise EngineError(f"engine {self.name} has no option {', '.join(sorted(options))}: leave it out")
-        check(program, dealt=False)
+        _check_numbers(program, dealt=False)
 
     def run(self, task: Task, ready: Callable[[], None]) -> Outcome:
         """Do one party's part."""

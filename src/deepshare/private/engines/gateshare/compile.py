@@ -1,23 +1,21 @@
-"""Compilation: a program as steps in the ring, the same for every party, or a refusal before anything starts.
+"""Compilation: a program as steps in the ring, the same for every party.
 
 A new operation is a function that adds its steps, beside their protocol, and a line of `LOWERINGS`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.engines.gateshare.fixedpoint import AFFINE, AFFINE_LIMITS, PRODUCT_BITS, WEIGHT, NumberFormat
+from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
 from deepshare.private.engines.gateshare.protocols import gate, largest, linear, local, product, square
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, ScheduleBuilder
 from deepshare.private.ir.program import (
     Add,
     Affine,
     Concatenate,
-    Convolution,
     GatedActivation,
     Input,
-    Linear,
     Multiply,
     Operation,
     Permute,
@@ -28,7 +26,6 @@ from deepshare.private.ir.program import (
     SharedActivation,
     Subtract,
     TopClasses,
-    hidden_tensors,
 )
 
 LOWERINGS: dict[type[Operation], Callable[[ScheduleBuilder, int, Any], None]] = {
@@ -48,31 +45,11 @@ LOWERINGS: dict[type[Operation], Callable[[ScheduleBuilder, int, Any], None]] = 
 }
 """How an operation becomes steps; linear layers and their sums aside."""
 
-LARGEST_WEIGHT = 2.0 ** (PRODUCT_BITS - WEIGHT)
-
 _MOST_UNSAFE = 2.0
 
 
-def check(program: Program, *, dealt: bool = True) -> None:
-    """Refuse operations and weights that are not supported.
-
-    Args:
-        program: The program, or its outline.
-        dealt: Whether a dealer makes lots; else the two parties do.
-
-    Raises:
-        UnsupportedModelError: Names each layer and what to do.
-    """
-    where: dict[str, list[str]] = {}
-    for operation in program.operations:
-        for problem in _problems(operation, dealt):
-            where.setdefault(problem, []).append(operation.name)
-    if where:
-        raise UnsupportedModelError([f"{', '.join(names)}: {problem}" for problem, names in where.items()])
-
-
 def schedule(program: Program, number_format: NumberFormat, *, dealt: bool = True) -> Schedule:
-    """Make the steps of a program that `check` has accepted.
+    """Make the steps of a program that the engine has checked.
 
     Args:
         program: The program, or its outline.
@@ -99,16 +76,3 @@ def schedule(program: Program, number_format: NumberFormat, *, dealt: bool = Tru
             "or a network with smaller numbers"
         )
     return made
-
-
-def _problems(operation: Operation, dealt: bool) -> Iterator[str]:
-    for field, tensor in hidden_tensors(operation).items():
-        if tensor.is_meta:
-            continue
-        largest, limit = float(tensor.abs().max()), 2.0**20
-        if isinstance(operation, Convolution | Linear) and field == "weight":
-            limit = LARGEST_WEIGHT
-        if not dealt and isinstance(operation, SharedActivation):
-            limit = AFFINE_LIMITS[-1] - 2.0**-AFFINE
-        if not largest <= limit:
-            yield f"its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"

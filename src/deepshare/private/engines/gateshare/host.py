@@ -23,11 +23,11 @@ from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences, opening_bytes
 from deepshare.private.engines.gateshare.crypto.parallel import CORES
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot
-from deepshare.private.engines.gateshare.main import SessionSetup, begin, offer, server_setup, session_id
 from deepshare.private.engines.gateshare.making import read_request
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, DEALT, MADE, LotPool, pools_in
 from deepshare.private.engines.gateshare.preprocessing.stock import Level, levels
-from deepshare.private.engines.gateshare.server import ServerParty, ServerSession
+from deepshare.private.engines.gateshare.protocols.schedule import begin, offer, session_id
+from deepshare.private.engines.gateshare.server import ServerParty, ServerSession, SessionSetup, server_setup
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.outcome import Outcome

@@ -12,15 +12,10 @@ from deepshare.private.engines.gateshare.client import ClientMaterial, ClientPar
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences
 from deepshare.private.engines.gateshare.lot import ID_BYTES
-from deepshare.private.engines.gateshare.main import (
-    agreed_format,
-    begin,
-    client_lots,
-    obtain_masked_weights,
-    session_id,
-)
+from deepshare.private.engines.gateshare.main import client_lots, obtain_masked_weights
 from deepshare.private.engines.gateshare.preprocessing.pool import DEALT, LotPool, pools_in
 from deepshare.private.engines.gateshare.preprocessing.stock import levels
+from deepshare.private.engines.gateshare.protocols.schedule import agreed_format, begin, session_id
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.outcome import Outcome

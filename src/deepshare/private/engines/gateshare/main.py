@@ -1,14 +1,12 @@
-"""Each party's process from connecting to the end, and the session setup that comes before the first lot.
+"""Each party's process from connecting to the end.
 
-Session setup is what parties agree on: the network's outline, the number format, the session, and where lots come from;
-then the masked weights go to the client.
+Session setup comes first: parties agree on the network's outline, the number format, the session, and where lots come
+from; then the masked weights go to the client.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,20 +15,15 @@ from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.client import ClientLots, ClientParty, ClientSession
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import PartyMeter, inferences
-from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
 from deepshare.private.engines.gateshare.fixedpoint import (
     COMPARISON_BITS,
-    ComparisonBits,
-    NumberFormat,
-    calibrate,
     comparison_bits_of,
 )
-from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder
+from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.preprocessing.arrival import LotSender
 from deepshare.private.engines.gateshare.preprocessing.dealer import (
     ClientLotsFromDealer,
     LotDealer,
-    ServerLotsFromDealer,
 )
 from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
 from deepshare.private.engines.gateshare.preprocessing.together import (
@@ -40,22 +33,18 @@ from deepshare.private.engines.gateshare.preprocessing.together import (
 )
 from deepshare.private.engines.gateshare.protocols.schedule import (
     Schedule,
+    agreed_format,
+    begin,
     dump_masked_weights,
+    offer,
     parse_masked_weights,
     receive_masked_weights,
+    session_id,
 )
-from deepshare.private.engines.gateshare.server import ServerLots, ServerParty, ServerSession, weights_digest
-from deepshare.private.ir import outline
-from deepshare.private.ir.program import Program
+from deepshare.private.engines.gateshare.server import Origin, ServerParty, ServerSession, SessionSetup, server_setup
 from deepshare.private.runtime.engine import Task
 from deepshare.private.runtime.outcome import Outcome, Part
-from deepshare.private.transport.channel import Channel, RefusalError, accept, connect, listen
-
-PROTOCOL = 2
-"""Rises with every change of what a party computes from the same lots and messages."""
-
-Origin = LotPool | Channel | None
-"""Where lots come from: a pool on disk, a connection to a dealer, or none: then the parties make them together."""
+from deepshare.private.transport.channel import Channel, accept, connect, listen
 
 
 def run(task: Task, ready: Callable[[], None], *, dealt: bool = True) -> Outcome:
@@ -91,8 +80,8 @@ def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: 
     server = stack.enter_context(closing(connect(task.addresses["server"], "server", task.tls)))
     ready()
     meter = PartyMeter([server], "client_bytes")
-    offer = server.receive_message()
-    number_format, session = agreed_format(offer, task.program), session_id(offer)
+    offered = server.receive_message()
+    number_format, session = agreed_format(offered, task.program), session_id(offered)
     pictures, wrong = task.images, ""
     try:
         number_format.check(pictures)
@@ -164,40 +153,6 @@ def _origin(task: Task, stack: ExitStack, party: Holder) -> Origin:
     return dealer
 
 
-@dataclass(frozen=True, eq=False)
-class SessionSetup:
-    """What the server begins a session with.
-
-    Attributes:
-        schedule: The steps.
-        session: Id of the session.
-        seed: Of the masks that hide the weights.
-        lots: Where lots come from; None where both parties make them.
-    """
-
-    schedule: Schedule
-    session: bytes
-    seed: bytes
-    lots: ServerLots | None
-
-
-def server_setup(origin: Origin, program: Program, comparison_bits: ComparisonBits | None = None) -> SessionSetup:
-    """Begin a session: with a pool as it was dealt, else after calibration, with a dealer or the client alone."""
-    if isinstance(origin, LotPool):
-        origin.bind(weights_digest(program))
-        steps = schedule(program, origin.number_format, dealt=origin.dealt)
-        return SessionSetup(steps, origin.session, origin.seed, origin)
-    number_format = calibrate(program, comparison_bits=comparison_bits)
-    steps = schedule(program, number_format, dealt=origin is not None)
-    if origin is None:
-        return SessionSetup(steps, os.urandom(ID_BYTES), b"", None)
-    origin.send_message(offer(program, number_format))
-    session = session_id(origin.receive_message())
-    begin(session, steps, origin)
-    seed = origin.receive(0, SEED_BYTES).tobytes()
-    return SessionSetup(steps, session, seed, ServerLotsFromDealer(steps, origin))
-
-
 def answer_client(
     count: int,
     client: Channel,
@@ -259,41 +214,3 @@ def obtain_masked_weights(server: Channel, steps: Schedule, origin: Origin) -> I
     received = dict(receive_masked_weights(server, steps))
     origin.keep_masked_weights(dump_masked_weights(received))
     return received.items()
-
-
-def begin(session: bytes, steps: Schedule, channel: Channel) -> None:
-    """From now on a channel carries frames of one session."""
-    channel.session, channel.names = session, steps.name
-
-
-def offer(program: Program, number_format: NumberFormat) -> dict[str, Any]:
-    """What all parties must have in common, as a message."""
-    return {"protocol": PROTOCOL, "outline": outline.digest(program), "numbers": number_format.dump()}
-
-
-def agreed_format(message: dict[str, Any], program: Program) -> NumberFormat:
-    """The number format of a server that has the same network and plan.
-
-    Raises:
-        EngineError: It has another, or another version of the protocol.
-    """
-    if message.get("protocol") != PROTOCOL:
-        raise EngineError("the server follows another version of the protocol: install the same deepshare")
-    if message.get("outline") != outline.digest(program):
-        raise RefusalError("the server has another network or plan than was agreed: ask again")
-    return NumberFormat.parse(message.get("numbers"), program)
-
-
-def session_id(message: dict[str, Any]) -> bytes:
-    """The id of a session.
-
-    Raises:
-        EngineError: There is none.
-    """
-    try:
-        session = bytes.fromhex(message["session"])
-    except (KeyError, TypeError, ValueError):
-        session = b""
-    if len(session) != ID_BYTES:
-        raise RefusalError("the session has no name: install the same deepshare everywhere")
-    return session

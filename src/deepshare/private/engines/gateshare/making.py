@@ -32,7 +32,6 @@ from deepshare.private.engines.gateshare.crypto.homomorphic import check_install
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
 from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, LotBatch
-from deepshare.private.engines.gateshare.main import agreed_format, begin, offer, session_id
 from deepshare.private.engines.gateshare.preprocessing.marks import FILE, UNUSABLE, Marks
 from deepshare.private.engines.gateshare.preprocessing.pool import (
     ABOUT,
@@ -46,7 +45,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
 )
 from deepshare.private.engines.gateshare.preprocessing.together import LotMaker, load_units, new_lots
 from deepshare.private.engines.gateshare.preprocessing.unfinished import FOLDER, Unfinished, discard
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule
+from deepshare.private.engines.gateshare.protocols.schedule import Schedule, agreed_format, begin, offer, session_id
 from deepshare.private.engines.gateshare.server import weights_digest
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program

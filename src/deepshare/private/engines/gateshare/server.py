@@ -1,6 +1,7 @@
-"""The server: owns the weights, and sees masked tensors only."""
+"""The server, which owns the weights and sees masked tensors only: session setup, and its part of inferences."""
 
 import hashlib
+import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,14 +9,28 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import LayerMeter, PartyMeter
+from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
+from deepshare.private.engines.gateshare.fixedpoint import ComparisonBits, calibrate
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Lot, LotBatch, Piece
+from deepshare.private.engines.gateshare.preprocessing.dealer import ServerLotsFromDealer
+from deepshare.private.engines.gateshare.preprocessing.pool import LotPool
 from deepshare.private.engines.gateshare.protocols.local import output_cost, send_logits
-from deepshare.private.engines.gateshare.protocols.schedule import Schedule, receive_client_openings
+from deepshare.private.engines.gateshare.protocols.schedule import (
+    Schedule,
+    begin,
+    offer,
+    receive_client_openings,
+    session_id,
+)
 from deepshare.private.engines.gateshare.protocols.step import ProtocolStep, ServerOffline, ServerOnline
 from deepshare.private.ir.program import Program, hidden_tensors
 from deepshare.private.runtime.outcome import Outcome, Part
 from deepshare.private.transport.channel import Channel, RefusalError
+
+Origin = LotPool | Channel | None
+"""Where lots come from: a pool on disk, a connection to a dealer, or none: then the parties make them together."""
 
 # Attempts to agree on lots for one inference: a client has to name spent ones, or useless ones, all the time for more.
 MOST_ROUNDS = 32
@@ -186,6 +201,40 @@ def taken_lots(message: dict[str, Any], images: int) -> dict[bytes, list[int]]:
     if not sound or sum(map(len, names.values())) != images:
         raise RefusalError(f"the client takes lots that are not for {images} images")
     return names
+
+
+@dataclass(frozen=True, eq=False)
+class SessionSetup:
+    """What the server begins a session with.
+
+    Attributes:
+        schedule: The steps.
+        session: Id of the session.
+        seed: Of the masks that hide the weights.
+        lots: Where lots come from; None where both parties make them.
+    """
+
+    schedule: Schedule
+    session: bytes
+    seed: bytes
+    lots: ServerLots | None
+
+
+def server_setup(origin: Origin, program: Program, comparison_bits: ComparisonBits | None = None) -> SessionSetup:
+    """Begin a session: with a pool as it was dealt, else after calibration, with a dealer or the client alone."""
+    if isinstance(origin, LotPool):
+        origin.bind(weights_digest(program))
+        steps = schedule(program, origin.number_format, dealt=origin.dealt)
+        return SessionSetup(steps, origin.session, origin.seed, origin)
+    number_format = calibrate(program, comparison_bits=comparison_bits)
+    steps = schedule(program, number_format, dealt=origin is not None)
+    if origin is None:
+        return SessionSetup(steps, os.urandom(ID_BYTES), b"", None)
+    origin.send_message(offer(program, number_format))
+    session = session_id(origin.receive_message())
+    begin(session, steps, origin)
+    seed = origin.receive(0, SEED_BYTES).tobytes()
+    return SessionSetup(steps, session, seed, ServerLotsFromDealer(steps, origin))
 
 
 def weights_digest(program: Program) -> bytes:

@@ -35,21 +35,8 @@ _FEWEST_POSITIONS, _FEWEST_OUTPUTS, _FEWEST_PRODUCTS = 32, 128, 1 << 20
 _FEWEST_IN_CACHE = 64
 
 
-class _Room(threading.local):
-    """Memory that a thread uses again, because the first write to a page takes long."""
-
-    def __init__(self) -> None:
-        self._numbers = torch.empty(0, dtype=torch.int64)
-
-    def copy(self, view: Tensor) -> Tensor:
-        """A copy without gaps, good until the next one; of a type of 8 bytes."""
-        count = view.numel()
-        if len(self._numbers) < count:
-            self._numbers = torch.empty(count, dtype=torch.int64)
-        return self._numbers[:count].view(view.dtype).view(view.shape).copy_(view)
-
-
-_ROOM = _Room()
+# Memory that a thread uses again, because the first write to a page takes long.
+_REUSED = threading.local()
 
 
 @dataclass(frozen=True)
@@ -149,7 +136,7 @@ class Weight(ABC):
         """Do one part of a convolution."""
         part = result[images, outputs, rows]
         limbs = self._split(maps[images, self._seen(rows)])
-        columns = _columns(limbs, self.kernel, self.geometry, _ROOM)
+        columns = _columns(limbs, self.kernel, self.geometry, reuse=True)
         products = (self._multiply(block[..., outputs, :], columns[..., where]) for where, block in self._blocks)
         apart = reduce(Tensor.add_, products).reshape(part.shape[1], part.shape[0], *part.shape[2:])
         part.copy_(apart.transpose(0, 1))
@@ -215,7 +202,7 @@ class WholeWeight(Weight):
 
     def _fill(self, result: Tensor, maps: Tensor, images: slice, rows: slice, outputs: slice) -> None:
         seen = maps[images, self._seen(rows)]
-        columns = _columns(seen[None], self.kernel, self.geometry, _ROOM)[0, 0]
+        columns = _columns(seen[None], self.kernel, self.geometry, reuse=True)[0, 0]
         ((_, block),) = self._blocks
         torch.mm(columns, block[0, outputs].T, out=result[images, rows, :, outputs].flatten(0, 2))
 
@@ -338,8 +325,11 @@ def _padded(x: Tensor, padding: Pair) -> Tensor:
     return out
 
 
-def _columns(planes: Tensor, kernel: Pair, geometry: Geometry, room: _Room | None = None) -> Tensor:
-    """Values under the kernel in padded planes (L, N, H, W, C): (groups, L, N * positions, kh * kw * C / groups)."""
+def _columns(planes: Tensor, kernel: Pair, geometry: Geometry, reuse: bool = False) -> Tensor:
+    """Values under the kernel in padded planes (L, N, H, W, C): (groups, L, N * positions, kh * kw * C / groups).
+
+    If memory is reused they are good until the next call of this thread that reuses it.
+    """
     limbs, count, height, width, channels = planes.shape
     high, wide = geometry.positions((height, width), kernel)
     each = channels // geometry.groups
@@ -349,8 +339,17 @@ def _columns(planes: Tensor, kernel: Pair, geometry: Geometry, room: _Room | Non
         (geometry.groups, limbs, count, high, wide, *kernel, each),
         (each, plane, image, row * down, column * right, row * below, column * beside, 1),
     )
-    whole = view if room is None or view.is_contiguous() else room.copy(view)
+    whole = _copied(view) if reuse and not view.is_contiguous() else view
     return whole.reshape(geometry.groups, limbs, count * high * wide, kernel[0] * kernel[1] * each)
+
+
+def _copied(view: Tensor) -> Tensor:
+    """Copy numbers of 8 bytes, without gaps, into the memory that this thread reuses."""
+    count = view.numel()
+    numbers: Tensor | None = getattr(_REUSED, "numbers", None)
+    if numbers is None or len(numbers) < count:
+        numbers = _REUSED.numbers = torch.empty(count, dtype=torch.int64)
+    return numbers[:count].view(view.dtype).view(view.shape).copy_(view)
 
 
 def rows_of_kernels(weight: Tensor, groups: int) -> Tensor:

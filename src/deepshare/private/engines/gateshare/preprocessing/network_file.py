@@ -7,7 +7,6 @@ from torch import Tensor
 
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
-from deepshare.private.engines.gateshare.compile import check
 from deepshare.private.engines.gateshare.fixedpoint import ComparisonBits, NumberFormat, calibrate
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
@@ -25,10 +24,8 @@ def write(
         comparison_bits: Bits of a comparison; by default all of the range.
 
     Raises:
-        UnsupportedModelError: The network does something that gateshare cannot do.
         EngineError: The file cannot be written.
     """
-    check(program)
     content = {"outline": outline.dump(program), "numbers": calibrate(program, samples, comparison_bits).dump()}
     try:
         write_atomically(path, json.dumps(content).encode())
@@ -50,5 +47,4 @@ def read(path: Path) -> tuple[Program, NumberFormat]:
         raise EngineError(f"{path} cannot be read ({error.strerror}): {cure}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(f"{path} is no outline: make one with deepshare private outline") from error
-    check(program)
     return program, NumberFormat.parse(content.get("numbers"), program)

@@ -1,12 +1,14 @@
-"""Schedules: the steps of a program, the same for every party, and what they put on a channel before the images."""
+"""Schedules: the steps of a program, the same for every party; the agreement on one; frames before the images."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.hinted import (
     HintedLayer,
     hint_cost,
@@ -20,9 +22,13 @@ from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, Piece
 from deepshare.private.engines.gateshare.protocols.affine import AffineLayer
 from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
+from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program, Shape
 from deepshare.private.runtime.outcome import Part
-from deepshare.private.transport.channel import Channel
+from deepshare.private.transport.channel import Channel, RefusalError
+
+PROTOCOL = 2
+"""Rises with every change of what a party computes from the same lots and messages."""
 
 LOT_START = 0
 """Number of the frames that begin a lot, and of the client openings."""
@@ -216,6 +222,44 @@ class ScheduleBuilder:
         """A label for the weights of a layer that is no operation: a number after those of all operations."""
         self._extra_labels += 1
         return len(self.program.operations) + self._extra_labels - 1
+
+
+def begin(session: bytes, steps: Schedule, channel: Channel) -> None:
+    """From now on a channel carries frames of one session."""
+    channel.session, channel.names = session, steps.name
+
+
+def offer(program: Program, number_format: NumberFormat) -> dict[str, Any]:
+    """What all parties must have in common, as a message."""
+    return {"protocol": PROTOCOL, "outline": outline.digest(program), "numbers": number_format.dump()}
+
+
+def agreed_format(message: dict[str, Any], program: Program) -> NumberFormat:
+    """The number format of a server that has the same network and plan.
+
+    Raises:
+        EngineError: It has another, or another version of the protocol.
+    """
+    if message.get("protocol") != PROTOCOL:
+        raise EngineError("the server follows another version of the protocol: install the same deepshare")
+    if message.get("outline") != outline.digest(program):
+        raise RefusalError("the server has another network or plan than was agreed: ask again")
+    return NumberFormat.parse(message.get("numbers"), program)
+
+
+def session_id(message: dict[str, Any]) -> bytes:
+    """The id of a session.
+
+    Raises:
+        EngineError: There is none.
+    """
+    try:
+        session = bytes.fromhex(message["session"])
+    except (KeyError, TypeError, ValueError):
+        session = b""
+    if len(session) != ID_BYTES:
+        raise RefusalError("the session has no name: install the same deepshare everywhere")
+    return session
 
 
 def send_lot(channel: Channel, schedule: Schedule, lot: Lot, party: Holder) -> None:
