@@ -27,6 +27,7 @@ from tests.cli.command import FLAGS, Cli
 
 ROOT = Path(__file__).parents[2]
 crypten = pytest.mark.skipif(find_spec("crypten") is None, reason="engine crypten is not installed")
+nacl = pytest.mark.skipif(find_spec("nacl") is None, reason="PyNaCl is not installed")
 spu = pytest.mark.skipif(find_spec("spu") is None, reason="spu is not installed")
 
 
@@ -122,6 +123,25 @@ def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -
     # The same material; now and then a lot has to be replaced.
     assert said["cost"]["offline"]["dealer_bytes"] == pytest.approx(alone["cost"]["offline"]["dealer_bytes"], rel=0.5)
     assert alone["cost"]["error"] < 0.05
+
+
+@nacl
+def test_a_pool_that_both_made_is_asked_again_and_again(cli: Cli, run: Path, tmp_path: Path) -> None:
+    """All commands of the guide without a dealer."""
+    test = load("digits").test
+    assert isinstance(test.images, torch.Tensor)
+    Image.fromarray(test.images[0, 0].numpy()).save(tmp_path / "0.png")
+    assert cli("private", "keys", tmp_path / "trial", "--host", "localhost").code == 0
+    (tmp_path / "stock").mkdir()
+    own = ("-e", "gateshare-2pc", "--pool", tmp_path / "stock", "--tls", tmp_path / "trial/server")
+    with serving(run, *own) as port:
+        where = ("--server", f"localhost:{port}", "--tls", tmp_path / "trial/client", "--pool", tmp_path / "mine")
+        made = cli("private", "prepare", *where, "--images", "2")
+        assert made.code == 0, made.err
+        for _ in range(2):
+            asked = cli("private", "ask", tmp_path / "0.png", *where, "--json")
+            assert asked.code == 0, asked.err
+            assert json.loads(asked.out)["cost"]["offline"]["dealer_bytes"] == 0
 
 
 @pytest.mark.usefixtures("parties_are_threads")

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ from typing import Any
 import pytest
 import torch
 
+from deepshare import private
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare import host, making
+from deepshare.private.engines.gateshare.compile import schedule
+from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.making import MOST_BEGUN, MOST_POOLS
-from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT
+from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, MASKED_WEIGHTS, LotPool
 from deepshare.private.engines.gateshare.preprocessing.stock import levels
 from deepshare.private.engines.gateshare.preprocessing.unfinished import FOLDER
+from deepshare.private.engines.gateshare.protocols.schedule import parse_masked_weights
 from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.client import Server, ask_when_free
@@ -135,6 +140,25 @@ def test_two_genuine_clients_take_turns_and_go_on_where_they_were(
     assert made == {1: 2, 2: 2}
     for number in (1, 2):
         ask(running, keys, tmp_path / f"client-{number}", program, number)
+
+
+def test_every_connection_after_the_first_asks_as_well(
+    running: Running, keys: Path, program: Program, tmp_path: Path
+) -> None:
+    pool, images = tmp_path / "client", torch.randn(1, *SIZE)
+    make(running, keys, pool, images=3)
+    for number in range(3):
+        with private.connect(running.address, pool=pool, tls=keys / "client-2", ahead=False) as remote:
+            assert remote.classify(images) == [str(int(program.evaluate(images).argmax()))]
+        if number == 1:
+            assert not (pool / MASKED_WEIGHTS).exists()
+            with closing(LotPool(pool, "client", program)) as earlier:
+                earlier.keep_masked_weights(b"")  # as earlier releases left it
+
+
+def test_a_file_without_masked_weights_is_read(program: Program) -> None:
+    steps = schedule(program, calibrate(program), dealt=False)
+    assert parse_masked_weights(bytearray(), steps) == {}
 
 
 def test_lots_of_another_certificate_are_refused(

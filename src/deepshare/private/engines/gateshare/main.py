@@ -205,6 +205,9 @@ def client_lots(origin: Origin, session: bytes, steps: Schedule, server: Channel
 
 def obtain_masked_weights(server: Channel, steps: Schedule, origin: Origin) -> Iterable[tuple[int, list[Tensor]]]:
     """Masked weights from the server, one step after the other, or from the pool if they came before."""
+    if not steps.masked_weight_shapes():
+        server.send_message({"offsets": False})
+        return ()
     kept = origin.masked_weights() if isinstance(origin, LotPool) else None
     server.send_message({"offsets": kept is None})
     if kept is not None:

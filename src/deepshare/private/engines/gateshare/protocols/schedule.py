@@ -291,6 +291,8 @@ def dump_masked_weights(masked_weights: Mapping[int, Sequence[Tensor]]) -> bytes
 
 def parse_masked_weights(data: bytearray, schedule: Schedule) -> dict[int, list[Tensor]]:
     """Read what `dump_masked_weights` wrote."""
+    if not data:  # torch reads no empty buffers, and pools without masked weights were written with an empty file
+        return {}
     shapes = schedule.masked_weight_shapes()
     parts = iter(
         _split(torch.frombuffer(data, dtype=torch.int64), [shape for step in shapes.values() for shape in step])
