@@ -307,8 +307,8 @@ def cost_comparison(costs: Mapping[str, Cost]) -> str:
         "made before" if alone else "dealt before",
     )
     lines = [table(header, rows, "<<>>>>>>"), "Times are those of the messages alone, without computing."]
-    once = {name: byte_size(cost.session.server_bytes) for name, cost in costs.items() if cost.session.server_bytes}
+    once = {name: cost.session.bytes for name, cost in costs.items() if cost.session.bytes}
     if once:
-        said = ", ".join(f"{size} ({name})" for name, size in once.items())
+        said = ", ".join(f"{byte_size(size)} ({name})" for name, size in once.items())
         lines.append(f"Sent once, before the first of any number of images: {said}.")
     return "\n".join(lines)

@@ -79,11 +79,12 @@ def test_keys_for_alpha_and_beta_are_sent_once_where_there_is_no_dealer(shared: 
     channels = sum(op.shape[0] for op in shared.operations if isinstance(op, SharedActivation))
     once = cost_model.session(shared, dealt=False)
     # Alpha and beta in two digits of eight bits each.
-    assert once.server_bytes == extension_bytes(4 * 8 * channels)
-    assert once.client_bytes == 8 + 32 * 4 * 8 * channels
+    base = 32 + 128 * 32
+    assert once.server_bytes == base + extension_bytes(4 * 8 * channels)
+    assert once.client_bytes == base + 8 + 32 * 4 * 8 * channels
     cost = predict_cost(shared, RESNET, "gateshare-2pc")
     assert cost.session == once
-    assert "Sent once, before the first of any number of images: 2.0 MB (net)." in cost_comparison({"net": cost})
+    assert "Sent once, before the first of any number of images: 5.9 MB (net)." in cost_comparison({"net": cost})
 
 
 def test_hints_are_sent_once_for_batches_of_one_size(shared: Program) -> None:

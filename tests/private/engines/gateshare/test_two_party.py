@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from deepshare import load, plan, private, share
 from deepshare.private.api import sample_images
-from deepshare.private.cost import Result, predict
+from deepshare.private.cost import Result, cost_comparison, predict
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.ir.trace import translate
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import Role, Task
 from deepshare.private.runtime.party import Event, ProcessParty, free_ports
 from deepshare.private.transport.tls import tls_of
+from deepshare.text import byte_size
 from deepshare.training.run import networks as by_name
 from tests.private.engines.gateshare.trial import SIZE, networks, shared_resnet
 from tests.private.remote.running import Running, server
@@ -44,6 +46,10 @@ def check(model: nn.Module, images: Tensor) -> Result:
     assert offline.dealer_bytes == computed.dealer_bytes == 0
     assert offline.server_bytes == pytest.approx(computed.server_bytes, rel=0.1)
     assert offline.client_bytes == pytest.approx(computed.client_bytes, rel=0.1)
+    # The message that begins a session is not counted.
+    for field in ("server_bytes", "client_bytes"):
+        assert 0 <= getattr(result.cost.session, field) - getattr(predicted.session, field) < 64
+    assert f"number of images: {byte_size(predicted.session.bytes)} (net)." in cost_comparison({"net": predicted})
     return result
 
 
@@ -65,8 +71,6 @@ def test_a_small_network() -> None:
     assert result.cost.session.server_bytes < 3 * 4096 * 10 < result.cost.offline.server_bytes
     predicted = predict(shared, size, "gateshare-2pc", images=2)
     assert result.cost.offline.server_bytes == pytest.approx(predicted.offline.server_bytes, rel=0.02)
-    # Base transfers are not counted.
-    assert 0 < result.cost.session.server_bytes - predicted.session.server_bytes < 5_000
 
 
 def test_a_trained_residual_network() -> None:
@@ -76,6 +80,21 @@ def test_a_trained_residual_network() -> None:
     assert result.cost.online.comparisons == 2 * 192
     # Beside the images and the logits, a round trip for each site, and two more for each of the four leaders.
     assert result.cost.online.rounds == 1 + 8 + 2 * 4
+
+
+def test_alpha_and_beta_of_fewer_fractional_bits_than_is_usual() -> None:
+    """Where a large weight leaves no room for finer numbers."""
+    torch.manual_seed(3)
+    model = shared_resnet(4)
+    with torch.no_grad():
+        model.get_parameter("fc.weight")[0, 0] = 100.0
+        for name in ("alpha", "beta"):  # of numbers that stay small
+            model.get_parameter(f"layer4.1.act2.{name}")[0] = 0.001
+    program = translate(model, SIZE)
+    assert (calibrate(program).finer, NumberFormat.usual(program).finer) == (0, 2)
+    assert predict(program.outline(), SIZE, "gateshare-2pc").session != predict(model, SIZE, "gateshare-2pc").session
+    result = private.infer(model, torch.randn(1, *SIZE), engine="gateshare-2pc")
+    assert 0 <= result.cost.session.bytes - predict(model, SIZE, "gateshare-2pc").session.bytes < 128
 
 
 def test_two_machines_over_tls_of_which_the_client_opens_no_port(tmp_path: Path) -> None:

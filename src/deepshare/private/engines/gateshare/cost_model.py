@@ -12,11 +12,17 @@ from typing import Protocol
 
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto.ring import SEED_BYTES
-from deepshare.private.engines.gateshare.fixedpoint import ComparisonBits, NumberFormat, predicted_format
+from deepshare.private.engines.gateshare.fixedpoint import (
+    ComparisonBits,
+    NumberFormat,
+    fractional_format,
+    predicted_format,
+)
 from deepshare.private.engines.gateshare.protocols.affine import affine_session
 from deepshare.private.engines.gateshare.protocols.local import output_cost
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import WORD
+from deepshare.private.engines.gateshare.protocols.transfers import base_cost
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.outcome import Part
 
@@ -70,11 +76,12 @@ def offline(
 def session(program: Program, *, dealt: bool = True) -> Part:
     """What is sent once: masked weights to the client, and the seed of their masks to the server.
 
-    Without a dealer, keys for alpha and beta; base transfers are not worth counting.
+    Without a dealer, base transfers, and keys for alpha and beta, whose size depends on their fractional bits.
     """
-    steps = _usual(program, dealt)
     if not dealt:
-        return affine_session(steps.affine_layers())
+        steps = schedule(program, fractional_format(program), dealt=False)
+        return base_cost() + affine_session(steps.affine_layers())
+    steps = _usual(program, dealt)
     shapes = steps.masked_weight_shapes()
     words = sum(math.prod(shape) for step in shapes.values() for shape in step)
     return Part(server_bytes=WORD * words, dealer_bytes=SEED_BYTES)

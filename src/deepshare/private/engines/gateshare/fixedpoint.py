@@ -7,6 +7,7 @@ ranges reveal next to nothing about the weights.
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -328,6 +329,21 @@ def predicted_format(program: Program, wanted: ComparisonBits | None) -> NumberF
     if any(tensor.is_meta for operation in program.operations for tensor in hidden_tensors(operation).values()):
         raise EngineError("an outline has no weights to calibrate on: give the bits of a comparison as a number")
     return calibrate(program, comparison_bits=wanted)
+
+
+def fractional_format(program: Program) -> NumberFormat:
+    """A number format with the fractional bits and the affine limit of a run, as far as they can be known.
+
+    Without weights they are the usual ones. Where few results allow finer numbers, ranges decide: only these small
+    networks are calibrated.
+    """
+    usual = NumberFormat.usual(program)
+    if any(tensor.is_meta for operation in program.operations for tensor in hidden_tensors(operation).values()):
+        return usual
+    if usual.finer:
+        with suppress(EngineError):  # a run would say what is wrong
+            return calibrate(program)
+    return replace(usual, affine_limit=_affine_limit(program))
 
 
 def range_bits(largest: float) -> int:

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.base_ot import Wire
+from deepshare.private.engines.gateshare.crypto.base_ot import RECEIVER_BYTES, SENDER_BYTES, Wire
 from deepshare.private.engines.gateshare.crypto.dcf import Bits, Words
 from deepshare.private.engines.gateshare.crypto.ot import DONE_BYTES, Index, OtReceiver, OtSender, extension_bytes
 from deepshare.private.engines.gateshare.lot import Holder, LotBatch
@@ -66,6 +66,11 @@ class Transfers:
         else:
             chosen, keys = self.receiver.random(choices), self.sender.random(len(choices))
         return keys, chosen
+
+
+def base_cost() -> Part:
+    """Bytes of `Transfers.begin`: base transfers in both directions."""
+    return Part(server_bytes=SENDER_BYTES + RECEIVER_BYTES, client_bytes=SENDER_BYTES + RECEIVER_BYTES)
 
 
 def transfer_cost(by_server: Iterable[int], by_client: Iterable[int]) -> Part:
