@@ -35,6 +35,11 @@ class Part:
     comparisons: int = 0
     products: int = 0
 
+    @property
+    def bytes(self) -> int:
+        """Payload that all parties sent."""
+        return self.server_bytes + self.client_bytes + self.dealer_bytes
+
     def __add__(self, other: "Part") -> "Part":
         """One after the other."""
         return Part(**{name: value + getattr(other, name) for name, value in vars(self).items()})

@@ -277,6 +277,20 @@ def excited() -> nn.Module:
     return shared
 
 
+class Branches(nn.Module):
+    """A sum of more layers than may be added under encryption at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.last = nn.ModuleList(nn.Conv2d(3, 4, 3) for _ in range(6)), nn.Linear(4, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *others = (layer(x) for layer in self.layers)
+        for other in others:
+            first = first + other
+        return self.last(first.relu().mean((2, 3)))
+
+
 def networks() -> dict[str, nn.Module]:
     """Networks that have steps of every kind among them."""
     return {
@@ -288,6 +302,7 @@ def networks() -> dict[str, nn.Module]:
         "apart": Apart().eval(),
         "excited": Excited().eval(),
         "excited and shared": excited(),
+        "branches": Branches().eval(),
     }
 
 

@@ -4,10 +4,16 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.crypto import hinted, lattice
 from deepshare.private.engines.gateshare.crypto.lattice import DEGREE, LARGEST_ERROR, MODULUS_BITS, SCALE_BITS
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat
+from deepshare.private.engines.gateshare.protocols.linear import LinearStep
+from deepshare.private.ir.trace import translate
 
 SECRET = math.sqrt(2 / 3)  # standard deviation of -1, 0, 1
 
@@ -65,7 +71,7 @@ def test_the_parameters_have_128_bits_of_security_by_that_formula() -> None:
 
 
 def test_errors_stay_below_a_unit_with_the_largest_weights() -> None:
-    """The worst that can happen to n of `hinted`, for all K, with up to four layers that are added."""
+    """The worst that can happen to n of `hinted`, for all K, with as many layers as may be added."""
     E, fresh = 1 << SCALE_BITS, LARGEST_ERROR + (1 << (hinted.FRESH - 1))
     assert np.abs(lattice.errors(bytes(32), 1 << 18, "largest")).max() <= LARGEST_ERROR
     for K in (1 << place for place in range(hinted.MOST_SLOTS.bit_length())):
@@ -75,7 +81,28 @@ def test_errors_stay_below_a_unit_with_the_largest_weights() -> None:
         merging = (K - 1) * key  # that of m counts m / 2 times, for m = 2, 4 .. K
         masks = DEGREE * fresh  # u e
         hint = DEGREE * (LARGEST_ERROR + (1 << (hinted.HINT - 1)))  # times s
-        assert weights + 4 * (merging + masks + hint) + (1 << (hinted.ANSWER - 1)) < E
+        assert weights + hinted.MOST_ADDED * (merging + masks + hint) + (1 << (hinted.ANSWER - 1)) < E
+
+
+def test_no_step_adds_more_layers_than_errors_are_bounded_for() -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Conv2d(64, 64, 1) for _ in range(9))
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, *others = (layer(x) for layer in self.layers)
+            for other in others:
+                first = first + other
+            return first.relu()
+
+    program = translate(Sums().eval(), (64, 8, 8))
+    dealt, made = (schedule(program, NumberFormat.usual(program), dealt=dealt) for dealt in (True, False))
+    assert [len(step.terms) for step in dealt.steps if isinstance(step, LinearStep)] == [9]
+    assert [len(step.hinted_layers()) for step in made.steps if step.hinted_layers()] == [4, 4, 1]
+    assert {layer.slots(1) for layer in made.hinted_layers()} == {hinted.MOST_SLOTS}
+    with pytest.raises(AssertionError, match="errors of 5 layers"):
+        hinted.check_weights([torch.ones(1, 1, 1, 1)] * 5)
 
 
 def test_the_transform_is_exact_with_the_largest_numbers() -> None:

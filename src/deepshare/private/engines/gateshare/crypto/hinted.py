@@ -26,7 +26,8 @@ Before the images, with fresh secrets s, each for as many images as fit a polyno
 Y - H s = E W t + n, where n is what errors and rounding made. r is random mod q, so what the client has in 5 is random,
 whatever n is, and nothing need drown n. The two shares are off by one unit in the last place where r comes as near to a
 multiple of E as n is large: about one number in 2^12. With the largest weights that are admitted, and the worst errors,
-|n| is still below E for up to four layers that are added, so they are never off by more.
+|n| is still below E for up to four layers that are added (`MOST_ADDED`), so they are never off by more. Larger sums are
+several products.
 
 What the client sees is H, a sample of u and so random to it (RLWE), and Y - r, which is random by itself: nothing of W.
 What the server sees are samples of s. The keys are samples, too, but of s(X^g) behind s: that this does no harm is
@@ -63,6 +64,7 @@ HEAD_BYTES = 12
 _HINT, _KEY, _SWITCH, _FRESH, _ANSWER = range(5)
 _AT_ONCE = 32  # polynomials
 LARGEST_SUM = 1 << 28  # of the weights of an output, over layers that are added, so that errors stay below E
+MOST_ADDED = 4  # layers, for the same reason
 _WEIGHT_BITS = 14  # of a digit
 _LARGEST_DIGIT = (1 << (_WEIGHT_BITS - 1)) - 1
 
@@ -554,6 +556,8 @@ def check_weights(weights: Sequence[Tensor]) -> None:
     Raises:
         EngineError: Their sums would not be exact.
     """
+    if len(weights) > MOST_ADDED:
+        raise AssertionError(f"errors of {len(weights)} layers may add up to a unit")
     largest = sum(int(weight.abs().flatten(1).sum(1).max()) for weight in weights)
     if largest >= LARGEST_SUM:
         raise EngineError(f"weights of an output of {largest} units are too large: use fewer fractional bits")

@@ -24,7 +24,7 @@ Without a dealer there is no L and no D: c = W a is made by both under encryptio
 is masked by it already, and step 5 falls away.
 
 The result has the fractional bits of t and of W together: see `truncation`. A sum of layers that nothing else reads is
-one step, with one correction c_S.
+one step, with one correction c_S; without a dealer a step has at most `MOST_ADDED` layers, and larger sums several.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from deepshare.private.engines.gateshare.crypto.hinted import HintedLayer
+from deepshare.private.engines.gateshare.crypto.hinted import MOST_ADDED, HintedLayer
 from deepshare.private.engines.gateshare.crypto.limb_matmul import (
     Geometry,
     Weight,
@@ -45,6 +45,7 @@ from deepshare.private.engines.gateshare.crypto.limb_matmul import (
 from deepshare.private.engines.gateshare.crypto.phases import Phases
 from deepshare.private.engines.gateshare.crypto.ring import encode, mask
 from deepshare.private.engines.gateshare.lot import Holder, Piece
+from deepshare.private.engines.gateshare.protocols.local import SumStep
 from deepshare.private.engines.gateshare.protocols.schedule import ScheduleBuilder
 from deepshare.private.engines.gateshare.protocols.step import (
     WORD,
@@ -328,14 +329,28 @@ def sums_of_layers(program: Program) -> dict[int, tuple[int, ...]]:
 
 
 def lower_sum(builder: ScheduleBuilder, operation: int, layers: tuple[int, ...]) -> None:
-    """Add the step of an operation that is a sum of linear layers, given by their numbers."""
+    """Add the steps of an operation that is a sum of linear layers, given by their numbers."""
     terms: list[tuple[int, int, Convolution | Linear]] = []
     for label in layers:
         layer = builder.program.operations[label]
         if not isinstance(layer, Convolution | Linear):
             raise TypeError(layer)
         terms.append((builder.at_activation_scale(layer.inputs[0]), label, layer))
-    add_linear(builder, operation, terms)
+    most = len(terms) if builder.dealt else MOST_ADDED
+    total, *others = [add_linear(builder, operation, terms[i : i + most]) for i in range(0, len(terms), most)]
+    for other in others:
+        part = builder.steps[total]
+        total = builder.append(
+            SumStep(
+                number=builder.next_number,
+                operation=operation,
+                inputs=(total, other),
+                shape=part.shape,
+                scale=part.scale,
+                lifts=(0, 0),
+            ),
+            result_of=operation,
+        )
 
 
 def add_linear(
