@@ -1,10 +1,15 @@
 """Arithmetic mod 2^108 against Python's integers, and the distributions of secrets and errors."""
 
+import time
+from typing import Any
+
 import numpy as np
 import pytest
 
+from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto import lattice
-from deepshare.private.engines.gateshare.crypto.lattice import DEGREE, LIMB_BITS, MODULUS_BITS, Limbs
+from deepshare.private.engines.gateshare.crypto.lattice import DEGREE, LIMB_BITS, MODULUS_BITS, Limbs, Spectrum
+from deepshare.private.engines.gateshare.preprocessing.together import LotMaker
 
 SEED = bytes(range(32))
 Q = 1 << MODULUS_BITS
@@ -54,6 +59,23 @@ def test_products_of_polynomials_are_exact(factor: str) -> None:
             int(small[0, i]) * (whole[place - i] if i <= place else -whole[place - i + DEGREE]) for i in range(DEGREE)
         )
         assert product[place] == expected[place] % Q
+
+
+def test_a_transform_that_is_not_exact_is_found_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = time.perf_counter()
+    lattice.check_exact()
+    assert time.perf_counter() - begin < 1  # some milliseconds
+    transform = np.fft.ifft
+
+    def inexact(values: Spectrum) -> Spectrum:
+        found = transform(values)
+        found[3, 1000] += 1
+        return found
+
+    monkeypatch.setattr(np.fft, "ifft", inexact)
+    nothing: Any = None
+    with pytest.raises(EngineError, match="products of polynomials are not exact on this machine"):
+        LotMaker.begin(nothing, "client", nothing)
 
 
 def test_one_polynomial_is_multiplied_by_many_and_many_by_one() -> None:

@@ -19,6 +19,7 @@ is a power of two needs no other transform.
 import numpy as np
 from numpy.typing import NDArray
 
+from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.ring import expand
 
 DEGREE = 4096
@@ -34,6 +35,8 @@ DIGITS_BEGIN = MODULUS_BITS - DIGITS * DIGIT_BITS
 Limbs = NDArray[np.int64]
 """Numbers mod 2^108, (6, ...)."""
 Spectrum = NDArray[np.complex128]
+
+_PRIME, _GENERATOR = 2013265921, 31  # 15 * 2^27 + 1
 
 _LOW = (1 << LIMB_BITS) - 1
 _HALF = DEGREE // 2
@@ -102,6 +105,25 @@ def times(polynomials: Limbs, factors: Spectrum) -> Limbs:
         left = polynomials if polynomials.shape[1] == 1 else polynomials[:, some]
         out[:, some] = whole(waves(left) * (factors if len(factors) == 1 else factors[some]))
     return out
+
+
+def check_exact() -> None:
+    """Multiply polynomials of large coefficients by this machine's Fourier transform, and check the product.
+
+    A product is checked at a root of X^4096 + 1 mod a prime, where one that is wrong is hardly ever right.
+
+    Raises:
+        EngineError: It is wrong.
+    """
+    limbs = uniform(bytes(32), DEGREE, "check") - (1 << (LIMB_BITS - 1))
+    factor = digits(uniform(bytes(32), DEGREE, "factor"))[:1]
+    found = whole(spectrum(limbs) * spectrum(factor))
+    powers, root = np.ones(DEGREE, np.int64), pow(_GENERATOR, (_PRIME - 1) // (2 * DEGREE), _PRIME)
+    for place in range(1, DEGREE):
+        powers[place] = int(powers[place - 1]) * root % _PRIME
+    at_root = [(some % _PRIME * powers % _PRIME).sum(-1) % _PRIME for some in (limbs, factor, found)]
+    if not np.array_equal(at_root[0] * at_root[1] % _PRIME, at_root[2]):
+        raise EngineError("products of polynomials are not exact on this machine: install another numpy")
 
 
 def turned(polynomials: NDArray[np.int64], places: int) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.crypto import lattice
 from deepshare.private.engines.gateshare.crypto.hinted import HintedClient, HintedEnd, HintedServer, check_weights
 from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
 from deepshare.private.engines.gateshare.crypto.ring import derive, fresh_seed
@@ -105,8 +106,9 @@ class LotMaker:
         """Do what serves all lots: base transfers, trees of alpha and beta, hints and keys for encryption.
 
         Raises:
-            EngineError: A library is missing, or the other party sent something else.
+            EngineError: A library is missing or computes wrongly, or the other party sent something else.
         """
+        lattice.check_exact()
         with Duplex(channel, _START) as duplex:
             transfers = Transfers.begin(duplex, _START, party)
             scalars = AffineScalars.begin(transfers, schedule.affine_layers())
