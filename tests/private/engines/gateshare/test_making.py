@@ -200,6 +200,27 @@ def test_units_that_are_damaged_are_made_again(tmp_path: Path) -> None:
     check_lots(tmp_path)
 
 
+def test_lots_in_the_servers_pool_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is killed before it discards the units, and the client's last unit is damaged meanwhile."""
+
+    def killed(pool: Path) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("deepshare.private.engines.gateshare.making.discard", killed)
+        assert None not in both(tmp_path, 1)
+    assert (server_pool(tmp_path) / FOLDER).exists()
+    last = max(path for path in (tmp_path / "client" / FOLDER).iterdir() if path.name != "batch.json")
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-1])
+    _, error = both(tmp_path, 1)
+    assert isinstance(error, EngineError) and "not all units of these lots are done" in str(error)
+    assert not (server_pool(tmp_path) / FOLDER).exists()
+    last.write_bytes(whole)
+    assert both(tmp_path, 1) == [None, None]
+    check_lots(tmp_path, 1)
+
+
 def test_other_weights_and_other_pools_are_refused(tmp_path: Path) -> None:
     assert both(tmp_path, 1) == [None, None]
     pool = server_pool(tmp_path)

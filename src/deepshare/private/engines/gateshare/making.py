@@ -104,12 +104,14 @@ class ServerMaking:
         session = bytes.fromhex(pool.name[-2 * ID_BYTES :])
         number_format = self._format(pool)
         steps = schedule(self._program, number_format, dealt=False)
-        work = Unfinished.find(pool)
-        if work is not None and (work.header.batch, work.images) == (wanted.hex(), images):
+        work, added = Unfinished.find(pool), bool(wanted) and self._has(pool, wanted, images)
+        if added:  # also if it was killed before it discarded the units: made again, they would be other lots
+            work = None
+            discard(pool)
+        elif work is not None and (work.header.batch, work.images) == (wanted.hex(), images):
             self._check_weights(work)
         else:
             work = None
-        added = work is None and bool(wanted) and self._has(pool, wanted, images)
         if not added and images > self._left:
             raise RefusalError(f"{self._left:,} more images may be made for this client: ask for no more")
         if work is None and not added:
@@ -284,15 +286,15 @@ def add_to_pool(
             for lot in fresh:
                 write_lot(pool, steps, lot, party)
             sync_folder(pool / LOTS)
+            if not (pool / ABOUT).exists():  # before lots are noted: those of a batch in a pool are not made again
+                session = bytes.fromhex(work.header.session)
+                own: dict[str, object] = {"engine": MADE, "form": MADE_FORM}
+                if named:
+                    own["owners"] = CERTIFICATES
+                write_about(pool, party, session, program, steps.number_format, own)
             marks.add([lot.id for lot in fresh], owner)
             useless = [lot.id for lot in every if marks.state(lot.id) is None]
             marks.add(useless, owner, state=UNUSABLE)
-        if not (pool / ABOUT).exists():
-            session = bytes.fromhex(work.header.session)
-            own: dict[str, object] = {"engine": MADE, "form": MADE_FORM}
-            if named:
-                own["owners"] = CERTIFICATES
-            write_about(pool, party, session, program, steps.number_format, own)
     except OSError as error:
         raise EngineError(f"{pool} cannot be written ({error.strerror}): give another folder") from error
 
