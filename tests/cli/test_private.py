@@ -138,6 +138,8 @@ def test_a_pool_that_both_made_is_asked_again_and_again(cli: Cli, run: Path, tmp
         where = ("--server", f"localhost:{port}", "--tls", tmp_path / "trial/client", "--pool", tmp_path / "mine")
         made = cli("private", "prepare", *where, "--images", "2")
         assert made.code == 0, made.err
+        assert "mine is good for 2 more images" in made.out
+        assert "statistical distance of the server's views of any two images: below 2^-" in made.out
         for _ in range(2):
             asked = cli("private", "ask", tmp_path / "0.png", *where, "--json")
             assert asked.code == 0, asked.err

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,10 +69,19 @@ class Deviant:
         return self.channel.receive_message()
 
 
-def make(running: Running, keys: Path, pool: Path, number: int = 2, images: int = 1) -> int:
+def make(
+    running: Running,
+    keys: Path,
+    pool: Path,
+    number: int = 2,
+    images: int = 1,
+    told: Callable[[float, str, float], None] = lambda *_: None,
+) -> int:
     """A genuine client."""
     asked = Server(address=running.address, tls=tls_of(keys / f"client-{number}"), engine=MADE)
-    return prepare(asked, pool, images, lambda *_: None)
+    made, distance = prepare(asked, pool, images, told)
+    assert 0 < distance < 2.0**-10
+    return made
 
 
 def ask(running: Running, keys: Path, pool: Path, program: Program, number: int = 2) -> None:
@@ -140,6 +149,29 @@ def test_two_genuine_clients_take_turns_and_go_on_where_they_were(
     assert made == {1: 2, 2: 2}
     for number in (1, 2):
         ask(running, keys, tmp_path / f"client-{number}", program, number)
+
+
+def test_the_same_call_goes_on_to_the_same_number(
+    running: Running, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(share: float, *_: object) -> None:
+        if share > 0.7:
+            raise KeyboardInterrupt
+
+    def lots() -> int:
+        (level,) = levels(tmp_path / "client")
+        return level.dealt
+
+    monkeypatch.setattr(making, "BATCH", 1)
+    with pytest.raises(KeyboardInterrupt):
+        make(running, keys, tmp_path / "client", images=3, told=cut)
+    assert lots() == 2
+    assert make(running, keys, tmp_path / "client", images=3) == lots() == 3
+    assert not (tmp_path / "client" / making.GOAL).exists()
+    with pytest.raises(KeyboardInterrupt):
+        make(running, keys, tmp_path / "client", images=3, told=cut)
+    # Another number is another wish, and what is unfinished is the first of it.
+    assert lots() == 5 and make(running, keys, tmp_path / "client", images=1) == 1 and lots() == 6
 
 
 def test_every_connection_after_the_first_asks_as_well(

@@ -1,6 +1,7 @@
 """`deepshare private pool` and `prepare`: show, add and fill pools, and make one without a dealer."""
 
 import json
+import math
 import signal
 import sys
 import time
@@ -113,7 +114,8 @@ def prepare(
     """Make the randomness of gateshare-2pc for a number of images, together with a server and nobody else.
 
     The server is one of deepshare private serve --engine gateshare-2pc --pool FOLDER. It takes some seconds for an
-    image. Interrupted on either side, it goes on when called again. Then private ask uses the pool as a dealer's.
+    image. Interrupted on either side, the same command goes on to the same number of images, and those that it made
+    before count. Then private ask uses the pool as a dealer's.
 
     Args:
         server: HOST:PORT of deepshare private serve.
@@ -134,8 +136,13 @@ def prepare(
     )
     warn(engine)
     with progress() as told:
-        made = prepare_pool(asked, pool.absolute(), images, told)
+        made, distance = prepare_pool(asked, pool.absolute(), images, told)
     print(f"{pool} is good for {made:,} more images: ask with --pool {pool}")
+    if distance:  # nothing is truncated in a network without gates
+        print(
+            f"statistical distance of the server's views of any two images: below 2^{math.log2(distance):.1f}; of all "
+            f"{made:,} images: below 2^{math.log2(distance * made):.1f}"
+        )
 
 
 @contextmanager

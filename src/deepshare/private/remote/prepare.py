@@ -3,19 +3,18 @@
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from deepshare.errors import EngineError
-from deepshare.private.engines.gateshare.preprocessing.stock import levels
 from deepshare.private.remote.client import ModelClient, Server, when_free
+from deepshare.private.runtime.engine import Prepared
 from deepshare.private.transport.channel import PeerBusyError
 
 Told = Callable[[float, str, float], None]
 
 
-def prepare(server: Server, pool: Path, images: int, told: Told) -> int:
-    """Make lots for so many images together with a server; interrupted, the same call goes on.
+def prepare(server: Server, pool: Path, images: int, told: Told) -> Prepared:
+    """Make lots for so many images together with a server; interrupted, the same call goes on to the same number.
 
     A server makes lots with one client at a time. Others wait for their turn.
 
@@ -25,16 +24,13 @@ def prepare(server: Server, pool: Path, images: int, told: Told) -> int:
         images: How many.
         told: Called with the share of the work that is done, the layer at work, and the seconds left.
 
-    Returns:
-        How many images the new lots are good for.
-
     Raises:
         EngineError: The server is not there, or deals otherwise, or either party failed.
     """
     if images < 1:
         raise EngineError(f"{images} images: make lots for at least one")
-    clock, before = _Clock(told), _lots(pool)
-    while (made := _lots(pool) - before) < images:
+    clock = _Clock(told)
+    while True:
         client = when_free(lambda: ModelClient(server))
         try:
             preprocessing = client.offer.engine.preprocessing
@@ -42,21 +38,13 @@ def prepare(server: Server, pool: Path, images: int, told: Told) -> int:
                 raise EngineError(
                     f"{server.address} makes no lots in advance: start it with --engine gateshare-2pc --pool FOLDER"
                 )
-            preprocessing.make(client.offer.program, pool, client.channel, images - made, clock)
+            return preprocessing.make(client.offer.program, pool, client.channel, images, clock)
         except PeerBusyError:  # it makes lots with others, and what was made here is kept
-            clock.wait(made / images)
+            clock.wait()
         except ConnectionError as error:
             raise EngineError(f"{error}: what both parties have is kept; prepare again to go on") from error
         finally:
             client.close()
-    return made
-
-
-def _lots(pool: Path) -> int:
-    """Lots of a pool that can be used, or were."""
-    with suppress(EngineError):
-        return sum(level.stock.lots - level.stock.unusable for level in levels(pool))
-    return 0
 
 
 class _Clock:
@@ -64,15 +52,16 @@ class _Clock:
 
     def __init__(self, told: Told) -> None:
         self._told, self._begun, self._first = told, time.monotonic(), -1.0
+        self._share = 0.0
 
-    def wait(self, share: float) -> None:
+    def wait(self) -> None:
         """Tell that it is the turn of others, and wait a little."""
-        self._told(share, "the server makes lots with another client", float("nan"))
+        self._told(self._share, "the server makes lots with another client", float("nan"))
         self._first = -1.0
         time.sleep(random.uniform(0.5, 1.0))
 
     def __call__(self, share: float, layer: str) -> None:
-        now = time.monotonic()
+        now, self._share = time.monotonic(), share
         if self._first < 0:  # what was done before, or at once, tells nothing about time
             self._first, self._begun = share, now
         done = share - self._first

@@ -119,6 +119,18 @@ class Dealt(NamedTuple):
     distance: float
 
 
+class Prepared(NamedTuple):
+    """What two parties have made.
+
+    Attributes:
+        images: How many images the lots are good for.
+        distance: Bound of the statistical distance between the server's views of any two images.
+    """
+
+    images: int
+    distance: float
+
+
 class PoolLevel(Protocol):
     """What is left of one client's lots in one pool."""
 
@@ -236,7 +248,7 @@ class Preprocessing(Protocol):
 
     def make(
         self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
-    ) -> int:
+    ) -> Prepared:
         """Make a client's pool together with a server, where there is no dealer.
 
         Args:
@@ -245,9 +257,6 @@ class Preprocessing(Protocol):
             channel: A connection to the server, whose offer has arrived.
             images: Number of images.
             told: Called with the share of the work that is done, and the layer at work.
-
-        Returns:
-            How many images the new lots are good for.
 
         Raises:
             EngineError: Lots are dealt, or either party failed.

@@ -10,7 +10,7 @@ from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.ir.program import Convolution, Linear, Operation, Program, SharedActivation, hidden_tensors
 from deepshare.private.runtime.engine import Role, SecondsModel, Task
 from deepshare.private.runtime.outcome import Outcome, Part
-from deepshare.private.runtime.preprocessing import Dealt, Host, HostedClient
+from deepshare.private.runtime.preprocessing import Dealt, Host, HostedClient, Prepared
 from deepshare.private.transport.channel import Channel
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class DealerPools(_Pools):
 
     def make(
         self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
-    ) -> int:
+    ) -> Prepared:
         """Refuse: lots are dealt."""
         raise EngineError("lots of gateshare are dealt: get a pool from the dealer, or take a server of gateshare-2pc")
 
@@ -182,7 +182,7 @@ class TwoPartyPools(_Pools):
 
     def make(
         self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
-    ) -> int:
+    ) -> Prepared:
         """Make lots with a server into the client's pool."""
         from deepshare.private.engines.gateshare.making import make_pool
 

@@ -11,6 +11,7 @@ client that missed the answer asks for the same batch again. Lots are in a pool 
 the same way. Interrupted at any time, by either party, it goes on with the units that both have.
 """
 
+import json
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 
 from deepshare.errors import EngineError
-from deepshare.files import sync_folder
+from deepshare.files import sync_folder, write_atomically
 from deepshare.private.engines.gateshare.client import ClientParty
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.cost_model import PartyMeter
@@ -43,6 +44,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
     write_about,
     write_lot,
 )
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import unusable
 from deepshare.private.engines.gateshare.preprocessing.together import LotMaker, load_units, new_lots
 from deepshare.private.engines.gateshare.preprocessing.unfinished import FOLDER, Unfinished, discard
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, agreed_format, begin, offer, session_id
@@ -51,10 +53,14 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import Task
 from deepshare.private.runtime.outcome import Outcome
+from deepshare.private.runtime.preprocessing import Prepared
 from deepshare.private.transport.channel import Channel, RefusalError
 
 BATCH = 8
 """Images that are made together; more would need more memory."""
+
+GOAL = "goal.json"
+"""File of a client's pool: how many lots it is to get, and how many it had before."""
 
 MOST_POOLS, MOST_BEGUN = 16, 2
 """Pools of one client on a server, and how many of which it has not finished a lot."""
@@ -307,7 +313,7 @@ def check_own_pool(pool: Path, program: Program) -> str:
     """
     if not (pool / ABOUT).exists():
         if pool.exists() and any(path.name != FOLDER and not path.name.startswith(".") for path in pool.iterdir()):
-            known = {LOTS, FILE, f"{FILE}-wal", f"{FILE}-shm", FOLDER}
+            known = {LOTS, FILE, f"{FILE}-wal", f"{FILE}-shm", FOLDER, GOAL}
             if others := sorted(path.name for path in pool.iterdir() if path.name not in known):
                 raise EngineError(f"{pool} holds {others[0]} and is no pool: give an empty folder, or none that exists")
         return ""
@@ -353,8 +359,11 @@ def _hex(message: Mapping[str, Any], name: str, *, empty: bool = False) -> bytes
     return found
 
 
-def make_pool(program: Program, pool: Path, channel: Channel, images: int, told: Told) -> int:
-    """Make lots for so many images with a server, in batches; returns how many can be used.
+def make_pool(program: Program, pool: Path, channel: Channel, images: int, told: Told) -> Prepared:
+    """Make lots for so many images with a server, in batches.
+
+    How many there are to be is kept in the pool until they are there. So the same call goes on to the same number after
+    a kill, and what was made before it counts; one for another number begins anew.
 
     Args:
         program: The outline.
@@ -367,17 +376,43 @@ def make_pool(program: Program, pool: Path, channel: Channel, images: int, told:
         EngineError: The pool is of something else, or the server sent something else.
         ConnectionError: It is gone; the same call goes on with what both have.
     """
-    making, made = ClientMaking(program, pool, channel), 0
+    making = ClientMaking(program, pool, channel)
+    begun = _begun(pool, images)
     with torch.no_grad():
-        while made < images:
+        while (made := _lots(pool) - begun) < images:
             size = making.unfinished() or min(BATCH, images - made)
 
             def part(share: float, layer: str, made: int = made, size: int = size) -> None:
                 told(min(1.0, (made + size * share) / max(images, made + size)), layer)
 
-            made += making.make(size, part)
+            making.make(size, part)
+    numbers = NumberFormat.parse(check_party(pool, "client")["numbers"], program)
+    (pool / GOAL).unlink(missing_ok=True)
     channel.send_message({"end": True})
-    return made
+    return Prepared(made, unusable(schedule(program, numbers, dealt=False)))
+
+
+def _begun(pool: Path, images: int) -> int:
+    """Lots that a pool had when it was first to get so many more."""
+    with suppress(OSError, ValueError, TypeError):
+        goal = json.loads((pool / GOAL).read_text(encoding="utf-8"))
+        if goal["images"] == images and type(goal["begun"]) is int:
+            return goal["begun"]
+    begun = _lots(pool)
+    try:
+        pool.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(pool / GOAL, json.dumps({"images": images, "begun": begun}).encode(), 0o600)
+    except OSError as error:
+        raise EngineError(f"{pool} cannot be written ({error.strerror}): give another folder") from error
+    return begun
+
+
+def _lots(pool: Path) -> int:
+    """Lots of a pool that can be used, or were."""
+    if not (pool / FILE).exists():
+        return 0
+    with closing(Marks(pool)) as marks:
+        return sum(stock.lots - stock.unusable for stock in marks.stock())
 
 
 def check_can_make(program: Program) -> None:
