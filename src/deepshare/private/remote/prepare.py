@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deepshare.errors import EngineError
 from deepshare.private.remote.client import ModelClient, Server, when_free
-from deepshare.private.runtime.engine import Prepared
+from deepshare.private.runtime.preprocessing import Prepared
 from deepshare.private.transport.channel import PeerBusyError
 
 Told = Callable[[float, str, float], None]

@@ -300,7 +300,7 @@ class LinearStep(ProtocolStep):
         y = self.bias()
         for term, t in zip(self.terms, inputs, strict=True):
             y = y + term.multiply(term.weight(), plain_weight)(t)
-        return y
+        return y if self.number not in at.products else y + at.products[self.number]
 
     def bias(self) -> Tensor:
         """The sum of all biases at the scale of the result."""

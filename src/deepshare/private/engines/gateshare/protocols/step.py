@@ -197,12 +197,14 @@ class InTheClear:
         shares: For each truncation the client's share, which decides how it rounds; None rounds down.
         thresholds: For each activation whose comparisons drop bits, what decides gates near zero; see `protocols.gate`.
             Without, these are exact.
+        products: For each linear step what its product under encryption is off by; without, these are exact.
         passed: By step number, what a step leaves for later ones.
     """
 
     images: Tensor
     shares: Mapping[int, Tensor] | None
     thresholds: Mapping[int, Tensor] = field(default_factory=dict)
+    products: Mapping[int, Tensor] = field(default_factory=dict)
     passed: dict[int, Tensor] = field(default_factory=dict)
 
 
