@@ -1,5 +1,6 @@
 """Lots that two parties make, over real sockets and with real ciphertexts; and clients that deviate meanwhile."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from deepshare.private.remote.client import Server, ask_when_free
 from deepshare.private.remote.guests import processes
 from deepshare.private.remote.prepare import prepare
 from deepshare.private.remote.tls import make_keys
+from deepshare.private.transport import duplex
 from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError
 from deepshare.private.transport.tls import tls_of
 from tests.private.remote.attacked import SIZE, network
@@ -191,6 +193,18 @@ def test_every_connection_after_the_first_asks_as_well(
 def test_a_file_without_masked_weights_is_read(program: Program) -> None:
     steps = schedule(program, calibrate(program), dealt=False)
     assert parse_masked_weights(bytearray(), steps) == {}
+
+
+def test_a_client_says_why_it_refuses_what_the_server_sent(
+    running: Running, keys: Path, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(running, keys, tmp_path / "client")
+    refused = r"frame \d+ from the server for step 0 \(preprocessing\) has \d+ bytes, not 99"
+    with monkeypatch.context() as patch:
+        patch.setattr(duplex, "LARGEST", 99)
+        with pytest.raises(EngineError, match=refused):
+            make(running, keys, tmp_path / "client")
+    assert re.search(refused, running.wait_for("lots in the making: the client refused: frame"))
 
 
 def test_lots_of_another_certificate_are_refused(

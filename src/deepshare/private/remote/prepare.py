@@ -38,7 +38,8 @@ def prepare(server: Server, pool: Path, images: int, told: Told) -> Prepared:
                 raise EngineError(
                     f"{server.address} makes no lots in advance: start it with --engine gateshare-2pc --pool FOLDER"
                 )
-            return preprocessing.make(client.offer.program, pool, client.channel, images, clock)
+            with client.channel.telling("its part of making lots failed"):
+                return preprocessing.make(client.offer.program, pool, client.channel, images, clock)
         except PeerBusyError:  # it makes lots with others, and what was made here is kept
             clock.wait()
         except ConnectionError as error:

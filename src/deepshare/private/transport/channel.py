@@ -174,6 +174,19 @@ class Channel:
         words = reason.encode()[:LONGEST_REASON]
         return HEADER.pack(bytes(16), 0, BUSY if later else FAILURE, len(words)) + words
 
+    @contextmanager
+    def telling(self, otherwise: str) -> Iterator[None]:
+        """Tell the other party why this one gives up, or something else where it may not know."""
+        try:
+            yield
+        except PeerError:
+            raise
+        except EngineError as error:
+            with suppress(OSError):  # it has hung up
+                self._socket.settimeout(_LAST_SECONDS)
+                self._socket.sendall(self.failure(str(error) if isinstance(error, RefusalError) else otherwise))
+            raise
+
     def message_header(self, size: int) -> bytes:
         """The header of a message of so many bytes, which the caller sends next."""
         self._outward += 1

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
-from deepshare.private.transport.channel import HEADER, Channel
+from deepshare.private.transport.channel import HEADER, Channel, RefusalError
 
 # How long a party waits for a message: the other may compute for minutes before it answers.
 MESSAGE_SECONDS = 1200.0
@@ -57,6 +57,7 @@ class Duplex:
     def __enter__(self) -> Self:
         """Take the connection."""
         self._ended_here = self._ended_there = False
+        self._names, self._channel.names = self._channel.names, lambda step: "preprocessing"
         self._bell, self._ring = socket.socketpair()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -76,10 +77,11 @@ class Duplex:
         self._thread.join()
         self._bell.close()
         self._ring.close()
+        self._channel.names = self._names
         if error is None and self.error is not None:
             raise self.error
         if error is None and any(self._inbox.values()):
-            raise EngineError(f"the {self._channel.peer} sent more than was asked for: start both parties again")
+            raise RefusalError(f"the {self._channel.peer} sent more than was asked for: start both parties again")
 
     def put(self, name: str, content: bytes) -> None:
         """Send a message, without waiting.
@@ -104,9 +106,9 @@ class Duplex:
                 if self.error is not None:
                     raise self.error
                 if self._ended_there:
-                    raise EngineError(f"the {peer} ended before all was made: start both parties again")
+                    raise RefusalError(f"the {peer} ended before all was made: start both parties again")
                 if not self._changed.wait(deadline - time.monotonic()):
-                    raise EngineError(f"the {peer} was silent for {MESSAGE_SECONDS:.0f} s: start both parties again")
+                    raise RefusalError(f"the {peer} was silent for {MESSAGE_SECONDS:.0f} s: start both parties again")
             content = self._inbox[name].popleft()
             self._waiting -= len(content) + FRAME_BYTES
             return content
@@ -123,7 +125,9 @@ class Duplex:
         content = self.get(_FRAMES)
         if len(content) != size:
             peer = self._channel.peer
-            raise EngineError(f"a frame from the {peer} has {len(content)} bytes, not {size}: start both parties again")
+            raise RefusalError(
+                f"a frame from the {peer} has {len(content)} bytes, not {size}: start both parties again"
+            )
         return np.frombuffer(bytearray(content), np.uint8)
 
     def _put(self, label: bytes, content: bytes, *, last: bool = False) -> None:
@@ -212,12 +216,12 @@ class Duplex:
         peer = self._channel.peer
         begin = _NAME.size + (_NAME.unpack_from(message)[0] if len(message) >= _NAME.size else LARGEST)
         if begin > len(message) or begin > LONGEST_NAME:
-            raise EngineError(f"a message from the {peer} has no name: start both parties again")
+            raise RefusalError(f"a message from the {peer} has no name: start both parties again")
         self._wanted, self._in_header = HEADER.size, True
         with self._changed:
             self._waiting += len(message) - begin + FRAME_BYTES
             if self._waiting > LARGEST:
-                raise EngineError(f"the {peer} sends more than anybody asks for: start both parties again")
+                raise RefusalError(f"the {peer} sends more than anybody asks for: start both parties again")
             self._inbox[message[_NAME.size : begin].decode(errors="replace")].append(message[begin:])
             self._changed.notify_all()
 

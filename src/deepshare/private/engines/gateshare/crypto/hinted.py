@@ -56,6 +56,7 @@ from deepshare.private.engines.gateshare.crypto.limb_matmul import Geometry, Pai
 from deepshare.private.engines.gateshare.crypto.parallel import in_parallel
 from deepshare.private.engines.gateshare.crypto.ring import derive, fresh_seed
 from deepshare.private.runtime.outcome import Part
+from deepshare.private.transport.channel import RefusalError
 
 HINT, FRESH, ANSWER = 28, 4, 28
 """Bits that are dropped of what is sent: far below E."""
@@ -89,7 +90,7 @@ class _Frames:
         frame = self._wire.receive(self._step, HEAD_BYTES + size)
         found = tuple(frame[:HEAD_BYTES].view(np.uint32).tolist())
         if found != name:
-            raise EngineError(f"a frame of encryption is number {found}, not {name}: start both parties again")
+            raise RefusalError(f"a frame of encryption is number {found}, not {name}: start both parties again")
         return frame[HEAD_BYTES:]
 
 
