@@ -96,6 +96,11 @@ def test_the_examples_of_help_parse(verb: str, use: str) -> None:
     app.parse_args(shlex.split(f"{verb} {use}"), print_error=False, exit_on_error=False)
 
 
+def test_every_verb_has_examples() -> None:
+    leaves = [verb for verb in VERBS if not any(other[: len(verb)] == verb != other for other in VERBS)]
+    assert {" ".join(verb) for verb in leaves} == set(EXAMPLES)
+
+
 def test_help_ends_with_examples(cli: Cli) -> None:
     done = cli("private", "run", "--help")
     assert done.out.rstrip().splitlines()[-2:] == [

@@ -74,8 +74,21 @@ EXAMPLES = {
     "private deal": ["network.json POOLS --images 100"],
     "private serve": ["RUN --pool POOLS/server --host 0.0.0.0 --tls KEYS/server"],
     "private ask": ["a.png b.png --server HOST:8443 --pool POOLS/client --tls KEYS/client"],
+    "private prepare": ["--server HOST:8443 --pool MINE --images 100 --tls KEYS/client"],
+    "private dealer": ["network.json DEALING --tls KEYS/dealer --level 100"],
+    "private pool status": ["POOLS", "POOLS/client --json"],
+    "private pool add": ["POOLS/server NEW/server"],
+    "private pool fill": [
+        "POOLS/client --dealer HOST:8444 --tls KEYS/client",
+        "POOLS/server --server --dealer HOST:8444 --tls KEYS/server",
+    ],
+    "private ui": ["", "--server HOST:8443 --pool POOLS/client --tls KEYS/client"],
     "study xor": ["", "--out results/xor"],
     "study dimension": ["runs/digits"],
+    "study affine": ["runs/digits", "digits-resnet10-192"],
+    "study boundaries": ["", "--out results/boundaries"],
+    "study scenes": ["camvid-deeplabv3w05-200280 --data-dir DATA --samples 3"],
+    "study published": ["", "--out results/published"],
 }
 for verb, uses in EXAMPLES.items():
     named = app

@@ -23,7 +23,7 @@ def inspect(
     rewriting: Rewriting = NO_REWRITING,
     as_json: Json = False,
 ) -> None:
-    """List every ReLU call of a network, its other operations that compare, and what engines say to it."""
+    """List every ReLU call of a network, its other operations that compare, and the engines that run it."""
     size = size_of(model, input_size)
     from deepshare import find_sites
 

@@ -146,7 +146,7 @@ def plan(
 
 
 def with_engines(network: "nn.Module", made: "Plan") -> str:
-    """Format a plan with what engines say to the network that it makes."""
+    """Format a plan, with the engines that run the network it makes and the reasons of those that refuse."""
     from deepshare import share
     from deepshare.private.cost import describe_engines, engine_problems
 

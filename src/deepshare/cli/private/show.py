@@ -67,8 +67,8 @@ def show(
     print(cost_table(result.cost, layers=layers))
     each = result.cost.seconds / result.cost.images
     error = "" if result.cost.error is None else f"; largest error of a logit {result.cost.error:.1e}"
-    many = "1 image" if result.cost.images == 1 else f"{result.cost.images} images, {each:.2f} s each"
-    print(f"\n{result.cost.seconds:.2f} s online for {many}{error}")
+    many = "1 image" if result.cost.images == 1 else f"{result.cost.images} images, {each:.3f} s each"
+    print(f"\n{result.cost.seconds:.3f} s online for {many}{error}")
     if out is not None:
         print(f"classes of the pixels in {out}")
 
