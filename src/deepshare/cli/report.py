@@ -30,7 +30,6 @@ def report(
     """
     check_writable(out)
     from deepshare.study.report import write
-    from deepshare.training.run.folder import run_folder
 
-    read = write([run_folder(run) for run in runs], out, data_dir)
+    read = write(runs, out, data_dir)
     print(json.dumps({"out": str(out), "runs": [run.to_dict() for run in read]}) if as_json else f"written to {out}")

@@ -131,8 +131,13 @@ def record(folder: str | Path) -> Finished:
         seconds=result["seconds"],
         environment=environment,
         command=shlex.join([Path(command[0]).name, *command[1:]]),
-        date=datetime.fromtimestamp((path / "result.json").stat().st_mtime, UTC).date().isoformat(),
+        date=result.get("date") or _written(path / "result.json"),
     )
+
+
+def _written(file: Path) -> str:
+    """Return the day on which a file was written, for runs of versions that did not record their end."""
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).date().isoformat()
 
 
 def _read(name: str, text: str) -> Finished:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +353,7 @@ class Pipeline:
             "neurons": find_sites(base, self.networks.input_size).neurons,
             "test": figures,
             "seconds": round(sum(line["seconds"] for line in own_lines(run)), 1),
+            "date": datetime.now(UTC).date().isoformat(),
         }
         write_file(run.result, (json.dumps(result, indent=1) + "\n").encode())
 

@@ -1,5 +1,6 @@
 """The page, parsed and compared with the runs."""
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -60,6 +61,24 @@ def test_the_head_says_the_runs_own_figures(page: Element, shared: Run) -> None:
     assert facts["network"] == "resnet18 (depth 10, width 8, channels 1)"
     assert "budget.gates 20%" in facts["changed in the recipe"]
     assert "gelu.epochs 2" in facts["changed in the recipe"]
+
+
+def test_the_day_is_that_of_the_runs_own_record_or_left_out(shared: Run, tiny_run: Path, tmp_path: Path) -> None:
+    assert shared.date == json.loads((tiny_run / "result.json").read_text())["date"]
+    older = tmp_path / "run"
+    shutil.copytree(tiny_run, older)
+    result = {key: value for key, value in shared.result.items() if key != "date"}
+    (older / "result.json").write_text(json.dumps(result))
+    where = shared.environment["gpu"] or shared.environment["cpu"]
+    for run, said in ((shared, f"{where}, {shared.date}"), (report.read([older])[0], where)):
+        facts = parse(report.page([run])).find("dl")[0].find("div")
+        assert {one.find("dt")[0].text: one.find("dd")[0].text for one in facts}["trained on"] == said
+
+
+def test_a_network_keeps_its_name() -> None:
+    (run,) = report.read([Path("digits-resnet10-192")])
+    facts = parse(report.page([run])).find("dl")[0]
+    assert (run.name, facts.find("dd")[0].text) == ("digits-resnet10-192", "digits-resnet10-192")
 
 
 def test_a_teacher_that_was_trained_elsewhere_is_not_among_the_epochs(page: Element, shared: Run) -> None:
@@ -280,7 +299,7 @@ def test_a_lone_run_has_no_chart_of_one_point(shared: Run) -> None:
 
 
 def test_the_saving_of_gateshare_is_explained(shared: Run) -> None:
-    said = re.findall(r"With ([\w-]+) fewer gates save nothing online", parse(report.page([shared])).text)
+    said = re.findall(r"With ([\w-]+) fewer gates hardly reduce what is sent online", parse(report.page([shared])).text)
     assert "gateshare" in said and "crypten" not in said
 
 

@@ -1,6 +1,7 @@
 """Predicted and measured cost of private inference."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from deepshare.private.cost import Cost, Layer, predict
 from deepshare.private.runtime.outcome import Part
 from deepshare.study import report
 from deepshare.study.report import Run
-from deepshare.study.report.private_cost import ENGINE, Predicted, keep_measured, sent
+from deepshare.study.report.markup import to_text
+from deepshare.study.report.private_cost import ENGINE, Predicted, cost_section, keep_measured, sent
 from deepshare.training.build import load
 
 
@@ -37,6 +39,24 @@ def test_the_offline_part_of_a_layer_is_its_own(shared: Run) -> None:
     assert parts["fc"] == classes * word
     assert parts["input"] == 0
     assert parts["layer1.0.act1"] > parts["layer1.0.act2"]  # the leader compares, the follower does not
+
+
+def test_only_engines_that_open_every_activation_are_said_to_save_nothing_online(shared: Run) -> None:
+    assert isinstance(shared.predicted, Predicted)
+    cost = Cost(ENGINE, 1, (Layer("act", "SharedActivation", Part(server_bytes=100)),), Part(dealer_bytes=10))
+    more = replace(cost, offline=Part(dealer_bytes=2_000))
+    for engine, plain, said in (
+        ("gateshare", more, ["With gateshare fewer gates", "10 B instead of 2,000 B"]),
+        ("gateshare-2pc", more, ["With gateshare-2pc fewer gates"]),
+        ("gateshare", cost, []),
+        ("spu-cheetah", more, []),
+        ("spu-cheetah", cost, []),
+    ):
+        costs = {**shared.predicted.costs, engine: cost}
+        others = dict.fromkeys(shared.predicted.plain, "refused")
+        found = replace(shared.predicted, costs=costs, plain={**others, engine: plain})
+        text = to_text(cost_section(found, {}, alone=True))
+        assert [words for words in said if words not in text] == [] and ("hardly reduce" in text) == bool(said)
 
 
 def test_what_was_measured_is_read_back(tiny_run: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from deepshare.study.report import run as reading
 from deepshare.study.report.page import page
 from deepshare.study.report.run import Run
 from deepshare.study.samples import check_run
+from deepshare.training.run.folder import run_folder
 
 __all__ = ["Run", "check", "page", "read", "write"]
 
@@ -28,27 +29,28 @@ def check(folders: Sequence[Path]) -> None:
         check_run(folder)
 
 
-def read(folders: Sequence[Path], data_dir: Path | None = None) -> list[Run]:
+def read(runs: Sequence[Path], data_dir: Path | None = None) -> list[Run]:
     """Read finished runs.
 
     Args:
-        folders: The run folders.
+        runs: The run folders, or names of trained networks.
         data_dir: Folder of the data sets, for sample predictions.
 
     Raises:
         CheckpointError: A folder holds no finished run, or a file in it is damaged.
         DataError: A data set is not in the given folder.
     """
+    folders = [run_folder(run) for run in runs]
     check(folders)
     images = [reading.find_images(folder, data_dir) for folder in folders]
-    return [reading.read(folder, found) for folder, found in zip(folders, images, strict=True)]
+    return [reading.read(folder, found, str(run)) for folder, found, run in zip(folders, images, runs, strict=True)]
 
 
-def write(folders: Sequence[Path], out: Path, data_dir: Path | None = None) -> list[Run]:
+def write(runs: Sequence[Path], out: Path, data_dir: Path | None = None) -> list[Run]:
     """Read finished runs and write one self-contained HTML page about them.
 
     Args:
-        folders: The run folders.
+        runs: The run folders, or names of trained networks.
         out: The HTML file.
         data_dir: Folder of the data sets, for sample predictions.
 
@@ -59,7 +61,7 @@ def write(folders: Sequence[Path], out: Path, data_dir: Path | None = None) -> l
         CheckpointError: A folder holds no finished run, or a file in it is damaged.
         DataError: A data set is not in the given folder.
     """
-    runs = read(folders, data_dir)
+    found = read(runs, data_dir)
     # A folder name need not be valid UTF-8; other bytes become question marks.
-    write_atomically(out, page(runs).encode("utf-8", "replace"))
-    return runs
+    write_atomically(out, page(found).encode("utf-8", "replace"))
+    return found

@@ -76,7 +76,7 @@ def _facts(run: Run, name: str | None) -> Node:
         "network": _network(recipe),
         "data": recipe.data.name,
         "seed": str(recipe.seed),
-        "trained on": f"{where}, {run.date}",
+        "trained on": f"{where}, {run.date}" if run.date else where,
     }
     if changed := _changes(recipe):
         few = ", ".join(f"{key} {new}" for key, new in changed.items())

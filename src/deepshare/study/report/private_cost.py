@@ -4,7 +4,7 @@ A measurement is the output of `deepshare private run RUN --json`, kept as a fil
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,10 @@ from deepshare.training.recipe.files import Recipe
 T = TypeVar("T")
 HEADLINE = "gateshare"  # the default engine, whose cost stands beside the score
 ENGINE = "crypten"  # its cost is shown layer by layer
+OPENING = (
+    "gateshare",
+    "gateshare-2pc",
+)  # these send every activation once, gate or not: fewer gates save little online
 MEASURED = "Measured, per image of a batch; rounds are those of the whole batch"
 TITLE = "Cost of private inference"
 FEW = 48  # the table of layers is unfolded up to this many
@@ -150,15 +154,22 @@ def cost_section(predicted: Predicted | str, measured: Mapping[str, Cost], *, al
         "before it arrives; times are those of the messages alone, on a LAN "
         f"({LAN.name.removeprefix('LAN, ')}) and a WAN ({WAN.name.removeprefix('WAN, ')})."
     )
-    for engine, cost in predicted.costs.items():
-        plain = predicted.plain.get(engine)
-        if isinstance(cost, Cost) and isinstance(plain, Cost) and sent(cost.online) >= 0.9 * sent(plain.online):
-            about += (
-                f" With {engine} fewer gates save nothing online, where every activation is masked and sent once, gate "
-                f"or not; they save what is made in advance: {byte_size(sent(cost.offline))} instead of "
-                f"{byte_size(sent(plain.offline))}."
-            )
+    about += "".join(
+        f" With {engine} fewer gates hardly reduce what is sent online, where every activation is masked and sent "
+        f"once, gate or not; they reduce what is made in advance: {before} instead of {before_plain}."
+        for engine, before, before_plain in _saved_in_advance(predicted)
+    )
     return section(TITLE, about, _engines(predicted), *measurements, _layers(predicted, alone=alone))
+
+
+def _saved_in_advance(predicted: Predicted) -> Iterator[tuple[str, str, str]]:
+    """Yield the engines that send as much online as for the plain network, and offline bytes of both."""
+    for engine in OPENING:
+        cost, plain = predicted.costs.get(engine), predicted.plain.get(engine)
+        if not isinstance(cost, Cost) or not isinstance(plain, Cost):
+            continue
+        if sent(cost.online) >= 0.9 * sent(plain.online) and sent(cost.offline) < sent(plain.offline):
+            yield engine, byte_size(sent(cost.offline)), byte_size(sent(plain.offline))
 
 
 def _engines(predicted: Predicted) -> Node:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -42,11 +41,11 @@ class Run:
     """A finished run. Where a part is not available, a string holds the reason.
 
     Attributes:
-        name: Run folder, as given.
+        name: Run folder or name of a network, as given.
         recipe: Its recipe.
         result: Its final figures.
         environment: Hardware and software it ran on.
-        date: Date on which it finished.
+        date: Date on which it finished; None for a run that did not record it.
         strands: Epochs of all its networks, the result last.
         plan: Plan of its shared gates; None if they are not shared.
         pi: Prototype of each channel, by site, where it was learned.
@@ -60,7 +59,7 @@ class Run:
     recipe: Recipe
     result: dict[str, Any]
     environment: dict[str, Any]
-    date: str
+    date: str | None
     strands: tuple[Strand, ...]
     plan: Plan | None
     pi: dict[str, list[int]]
@@ -134,7 +133,7 @@ class Run:
 
 
 def short_names(runs: Sequence[Run]) -> list[str]:
-    """Names of the run folders, or their full paths if two names are equal."""
+    """Names of networks or run folders, or the full paths if two names are equal."""
     short = [Path(run.name).resolve().name for run in runs]
     return short if len(set(short)) == len(runs) else [run.name for run in runs]
 
@@ -160,12 +159,13 @@ def find_images(path: Path, data_dir: Path | None) -> Examples | str:
         return f"The test images of {recipe.data.name} are not here: give the folder that holds them with --data-dir."
 
 
-def read(path: Path, images: Examples | str) -> Run:
+def read(path: Path, images: Examples | str, name: str | None = None) -> Run:
     """Read a finished run.
 
     Args:
         path: The run folder; see `check_run`.
         images: Its test images, or the reason why there are none.
+        name: Name of the run on the page; by default the folder.
 
     Raises:
         CheckpointError: A file is missing or damaged.
@@ -176,11 +176,11 @@ def read(path: Path, images: Examples | str) -> Run:
     plan = Plan.load(folder.plan) if folder.plan.is_file() else None
     result = _json(folder.result, json.loads)
     base = (
-        str(path),
+        name or str(path),
         recipe,
         {"neurons": plan.neurons if plan else result["gates"], **result},
         _json(folder.environment, json.loads),
-        datetime.fromtimestamp(folder.result.stat().st_mtime, UTC).date().isoformat(),
+        result.get("date"),
         _strands(path),
         plan,
         _learned_pi(plan, tensors),
