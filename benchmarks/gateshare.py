@@ -20,8 +20,9 @@ first lot of a session is dealt while the session is set up. The dealer's time f
 done meanwhile, so the figure is an upper bound. A session (masked weights, once per network and client) is listed
 beside it, as are the messages of each phase. Weights are random: bytes and time do not depend on them, but gates
 near zero flip, and logits mean nothing. So every engine also runs a trained network on the bundled digits, on this
-machine, and the images are counted that get the class of the plain network; no count stops the timing. Where no link
-can be created, its times are computed from bytes and round trips, and marked as such.
+machine, and the images are counted that get the class of the plain network, and for gateshare the gates that rounding
+flips, by an evaluation in the clear, since no party sees them; no count stops the timing. Where no link can be created,
+its times are computed from bytes and round trips, and marked as such.
 """
 
 import argparse
@@ -36,6 +37,7 @@ import avx512
 import link
 import stock
 import torch
+from fidelity import in_the_clear, steps_of
 
 from deepshare import plan, share, zoo
 from deepshare.methods.square import curve
@@ -100,6 +102,8 @@ class Row:
     computed: bool = False
     same_class: int | None = None
     of_images: int | None = None
+    flipped: int | None = None
+    of_gates: int | None = None
 
 
 def main() -> None:
@@ -136,10 +140,11 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Timed:
-    """One inference of gateshare: its cost, and the seconds before the images of which the dealer's are a part."""
+    """One inference: its cost, and the seconds before the images, of which those of a dealer's first lot are a part."""
 
     cost: Cost
     before: float
+    dealer: float = 0.0
 
     @property
     def all_seconds(self) -> float:
@@ -164,7 +169,7 @@ class Measured:
         outcomes = run_here(find_engine("gateshare"), program, images, self.options, on(self.machines))
         cost = total("gateshare", program, len(images), list(outcomes.values()))
         hidden = outcomes["dealer"].offline.seconds * cost_model.inferences(program, len(images))[0] / len(images)
-        return Timed(cost, outcomes["client"].offline.seconds + hidden)
+        return Timed(cost, outcomes["client"].offline.seconds + hidden, hidden)
 
     def steps(self, program: Program) -> Schedule:
         """The steps of a network."""
@@ -215,7 +220,7 @@ def measure(
     if stocks:
         row = short_row(PEERS["stock"], shared, stocks)
         rows.append(replace(row, batch=batch, batch_all=statistics.median(stock_batches)))
-    return [with_agreement(row) for row in rows]
+    return [with_agreement(row, measured) for row in rows]
 
 
 def with_batch(row: Row, batch: int, batches: list[Timed]) -> Row:
@@ -237,8 +242,8 @@ def on(machines: dict[Role, Machine]) -> dict[Role, Machine]:
     return {**machines, "dealer": machines["server"]} if machines else {}
 
 
-def with_agreement(row: Row) -> Row:
-    """Count the digits on which an engine gives the class of the plain network, a trained one."""
+def with_agreement(row: Row, measured: Measured) -> Row:
+    """Count the digits on which an engine gives the class of the plain network, a trained one, and flipped gates."""
     engines = {"gateshare": "gateshare", PEERS["crypten"]: "crypten", PEERS["stock"]: None}
     if row.name not in engines:
         return row  # another network on an engine that has a row
@@ -248,7 +253,11 @@ def with_agreement(row: Row) -> Row:
     engine = engines[row.name]
     logits = run(program, digits, engine).logits if engine else stock.run(program, digits, {})[1]
     same = int((logits.argmax(1) == program.evaluate(digits).argmax(1)).sum())
-    return replace(row, same_class=same, of_images=len(digits))
+    row = replace(row, same_class=same, of_images=len(digits))
+    if engine != "gateshare":
+        return row
+    flipped, _ = in_the_clear(steps_of(program, engine, measured.options), digits)
+    return replace(row, flipped=flipped, of_gates=len(digits) * program.comparisons)
 
 
 def times(costs: list[Cost], computed: Link | None) -> list[float]:
@@ -317,7 +326,8 @@ def show(rows: list[Row]) -> None:
         print(f"{row.name:24}{figures}{row.seconds / first.seconds:>7.1f}{'  computed' if row.computed else ''}")
     for row in rows:
         if row.same_class is not None:
-            print(f"\n{row.name}: the plain network's class on {row.same_class} of {row.of_images} digits")
+            print(f"\n{row.name}: the plain network's class on {row.same_class} of {row.of_images} digits", end="")
+            print("" if row.flipped is None else f"; {row.flipped} of {row.of_gates:,} gates flipped by rounding")
         if row.convolutions is None:
             continue
         print(f"\n{row.name}: online {row.seconds / row.convolutions:.2f} times the server's convolutions", end="")

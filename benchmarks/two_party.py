@@ -10,8 +10,10 @@
 All parties are processes on this machine, with one thread each; engines take turns, and times are medians over
 `--rounds`. spu-cheetah runs once, as it takes minutes. Online is from the images to the logits. Offline is what comes
 before and is made for these images: with a dealer its messages and the client openings, with gateshare-2pc transfers
-and products under encryption with their hints, which later images do without. spu-cheetah has nothing offline. A
-session's part (masked weights, keys, compilation) serves all further images. Times are for all images, bytes for each.
+and products under encryption with their hints, which later images do without. spu-cheetah has nothing offline. The
+first lot is dealt while the session is set up; as in gateshare.py the dealer's time for it is added as if nothing had
+been done meanwhile. A session's part (masked weights, keys, compilation) serves all further images. Times are for all
+images, bytes for each.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from dataclasses import asdict, dataclass
 
 import link
 import torch
+from gateshare import Measured, Timed
 
 from deepshare import plan, share, zoo
 from deepshare.private.api import run
@@ -43,7 +46,10 @@ LINKS = {"lan": LAN, "wan": WAN}
 
 @dataclass(frozen=True)
 class Row:
-    """Figures of one engine: medians of seconds; bytes of both parties and the dealer for each image."""
+    """Figures of one engine: medians of seconds; bytes of both parties and the dealer for each image.
+
+    `dealer_seconds` is the part of `offline_seconds` that the dealer spends on a lot while the session is set up.
+    """
 
     engine: str
     images: int
@@ -52,6 +58,7 @@ class Row:
     online_bytes: int
     rounds: int
     offline_seconds: float
+    dealer_seconds: float
     offline_bytes: int
     predicted_offline_bytes: int
     session_seconds: float
@@ -89,18 +96,20 @@ def measure(name: str, engines: list[str], images: int, rounds: int, machines: d
     model = zoo.build("resnet18", num_classes=100, **arguments).eval()
     shared = share(model, plan(model, SIZE, gates), start="uniform")
     program, batch = translate(shared, SIZE), torch.randn(images, *SIZE)
-    costs: dict[str, list[Cost]] = {engine: [] for engine in engines}
+    timed: dict[str, list[Timed]] = {engine: [] for engine in engines}
     for _ in range(rounds):
         for engine in engines:
-            if engine == "spu-cheetah" and costs[engine]:
-                continue
-            places = {**machines, "dealer": machines["server"]} if machines and engine == "gateshare" else machines
-            costs[engine].append(run(program, batch, engine, machines=places).cost)
-    return [row(engine, found, predict(shared, SIZE, engine, images=images)) for engine, found in costs.items()]
+            if engine == "gateshare":
+                timed[engine].append(Measured(machines, None).run(program, batch))
+            elif engine != "spu-cheetah" or not timed[engine]:
+                cost = run(program, batch, engine, machines=machines).cost
+                timed[engine].append(Timed(cost, cost.offline.seconds))
+    return [row(engine, found, predict(shared, SIZE, engine, images=images)) for engine, found in timed.items()]
 
 
-def row(engine: str, costs: list[Cost], predicted: Cost) -> Row:
+def row(engine: str, timed: list[Timed], predicted: Cost) -> Row:
     """Exit with an error if bytes or rounds online are not the predicted ones, where they are exact."""
+    costs = [one.cost for one in timed]
     first = min(costs, key=lambda cost: total(cost.offline))  # one whose lots had to be replaced made more
     if engine != "spu-cheetah":
         measured, computed = total(first.online), total(predicted.online)
@@ -113,7 +122,8 @@ def row(engine: str, costs: list[Cost], predicted: Cost) -> Row:
         statistics.median(cost.seconds for cost in costs),
         total(first.online) // first.images,
         first.online.rounds,
-        statistics.median(cost.offline.seconds for cost in costs),
+        statistics.median(one.before for one in timed),
+        statistics.median(one.dealer for one in timed),
         total(first.offline) // first.images,
         total(predicted.offline) // first.images,
         statistics.median(cost.session.seconds for cost in costs),

@@ -38,7 +38,7 @@ def filled(text: str, figures: Figures, abouts: Mapping[str, str]) -> str:
 
 LATENCY = tuple(f"latency-{engine}-{what}" for engine in private.ENGINES for what in (*private.SETUPS, "lan", "wan"))
 PARTS = {
-    "alternatives": Part(("gateshare", "two-party"), gateshare.alternatives, cited=False),
+    "alternatives": Part(("gateshare", "two-party-resnet18"), gateshare.alternatives, cited=False),
     "protocol": Part(("gateshare", "gateshare-avx2", "gateshare-bits"), gateshare.protocol),
     "links": Part(("gateshare-wan", "gateshare-lan"), gateshare.links),
     "larger": Part(("wrn22-8", "resnet18-64"), gateshare.larger),

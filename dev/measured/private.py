@@ -71,7 +71,12 @@ def two_party(figures: Figures) -> str:
         online = [seconds(row["online_seconds"] / row["images"]), megabytes(row["online_bytes"]), f"{row['rounds']}"]
         session = [seconds(row["session_seconds"]), megabytes(row["session_bytes"])]
         lines.append([", ".join([row["engine"], f"{row['images']}", *where]), *online, *before, *session])
-    return f"{table(header, lines)}\n\nTimes and bytes are for each image; a session serves all images that follow."
+    dealt = [row for found in figures.values() for row in found["rows"] if row["engine"] == "gateshare"]
+    counted = "counts" if all("dealer_seconds" in row for row in dealt) else "leaves out"
+    said = f"""Times and bytes are for each image; a session serves all images that follow. With `gateshare` the first
+        lot is dealt while the session is set up: "before" {counted} the dealer's time for it, which [the gate-sharing
+        protocol](#the-gate-sharing-protocol) counts."""
+    return f"{table(header, lines)}\n\n{say(said)}"
 
 
 def imagenet(figures: Figures) -> str:

@@ -27,10 +27,8 @@ from deepshare.training.recipe.files import Recipe
 T = TypeVar("T")
 HEADLINE = "gateshare"  # the default engine, whose cost stands beside the score
 ENGINE = "crypten"  # its cost is shown layer by layer
-OPENING = (
-    "gateshare",
-    "gateshare-2pc",
-)  # these send every activation once, gate or not: fewer gates save little online
+# These send every activation once, gate or not, so fewer gates hardly reduce what is sent online.
+OPENING = ("gateshare", "gateshare-2pc")
 MEASURED = "Measured, per image of a batch; rounds are those of the whole batch"
 TITLE = "Cost of private inference"
 FEW = 48  # the table of layers is unfolded up to this many
