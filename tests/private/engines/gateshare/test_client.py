@@ -2,7 +2,9 @@
 
 import json
 import socket
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +44,41 @@ def test_a_batch_of_several_lots_with_images_left_out(network: Callable[[], nn.M
     lots = [(lot, chosen) for (lot, _), chosen in zip(dealt, rows, strict=True)]
     run = trial.online(images, lots, ClientMaterial.concat(material), shares)
     assert torch.equal(run.logits - run.noise, fixed.evaluate(trial.schedule, images, run.shares))
+
+
+def test_a_lot_that_cannot_be_used_is_gone_before_the_next_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, dealt = Trial(PROGRAM), list[weakref.ref[Lot]]()
+    preprocess = trial.client.preprocess
+
+    class Source:
+        def check(self, images: int) -> None: ...
+
+        def discard(self, name: bytes) -> None: ...
+
+        def dealt_bytes(self, lot: Lot) -> int:
+            return 0
+
+        def get(self, images: int) -> list[Lot]:
+            assert not any(lot() for lot in dealt)
+            lot = trial.dealer.deal(images)[1]
+            dealt.append(weakref.ref(lot))
+            keys.append(weakref.ref(lot.pieces[next(iter(lot.pieces))]))
+            assert not any(key() is not None for key in keys[:-1])
+            return [lot]
+
+    def unusable_at_first(lot: Lot, seed: bytes) -> ClientMaterial:
+        return replace(preprocess(lot, seed), unsafe=torch.tensor([len(dealt) < 3]))
+
+    keys = list[weakref.ref[Any]]()
+    monkeypatch.setattr(trial.client, "preprocess", unusable_at_first)
+    left, right = socket.socketpair()
+    with left, right:
+        peer = Channel(right, "client")
+        peer.send_message({"spent": []})
+        peer.send_message({"go": 1})
+        channel = Channel(left, "server")
+        material = ClientSession(trial.client, channel, Source(), PartyMeter([channel], "client_bytes")).prepare(1)
+    assert len(dealt) == 3 and material.usable == [0]
 
 
 @pytest.mark.parametrize("spent", [None, 5, "0000", {"name": 1}])

@@ -171,13 +171,9 @@ class ClientSession:
         parts: dict[str, tuple[list[int], ClientMaterial]] = {}
         for _ in range(MOST_ROUNDS):
             while missing := images - sum(len(rows) for rows, _ in parts.values()):
-                for lot in self._lots.get(missing):
-                    self._offline += Part(dealer_bytes=self._lots.dealt_bytes(lot))
-                    material = self._client.preprocess(lot, fresh_seed())
-                    if usable := material.usable:
-                        parts[lot.id.hex()] = usable, material.select(usable)
-                    else:
-                        self._lots.discard(lot.id)
+                lots = self._lots.get(missing)
+                while lots:  # a lot that is of no use is gone before the next arrives: it may take gigabytes
+                    parts |= self._usable(lots.pop(0))
             self._server.send_message({"take": [(name, rows) for name, (rows, _) in parts.items()]})
             spent = self._server.receive_message().get("spent")
             if not isinstance(spent, list):
@@ -186,3 +182,12 @@ class ClientSession:
                 return ClientMaterial.concat([material for _, material in parts.values()])
             parts = {name: part for name, part in parts.items() if name not in spent}
         raise EngineError("the server calls lots spent that it called fresh: it uses up your pool, do not ask it again")
+
+    def _usable(self, lot: Lot) -> dict[str, tuple[list[int], ClientMaterial]]:
+        """Preprocess a lot: its usable images, or nothing, by its name."""
+        self._offline += Part(dealer_bytes=self._lots.dealt_bytes(lot))
+        material = self._client.preprocess(lot, fresh_seed())
+        if usable := material.usable:
+            return {lot.id.hex(): (usable, material.select(usable))}
+        self._lots.discard(lot.id)
+        return {}

@@ -104,8 +104,20 @@ def test_the_next_lot_begins_after_all_of_the_last(trial: Trial, ends: tuple[Cha
             sender.step(step.number, lot)
     for lot in lots:
         stock.expect(1)
-        assert stock.is_fresh(lot.id)
-    sender.finish()
-    for lot in lots:
         (found,) = stock.take_all([lot.id])
         assert all(np.array_equal(found.pieces[piece], data) for piece, data in lot.pieces.items())
+    sender.finish()
+
+
+def test_a_lot_that_the_client_cannot_use_is_not_kept(trial: Trial, ends: tuple[Channel, Channel]) -> None:
+    wanted = [2, 1, 1]  # one image of the first can be used, none of the second
+    lots, stock = [trial.dealer.deal(images)[0] for images in wanted], ServerLotsFromDealer(trial.public, ends[1])
+    sender = LotSender(ends[0], trial.public, "server")
+    for lot in lots:
+        sender.begin(lot)
+        for step in trial.public.steps:
+            sender.step(step.number, lot)
+    for images in wanted:
+        stock.expect(images)
+    sender.finish()
+    assert [stock.is_fresh(lot.id) for lot in lots] == [True, False, True]

@@ -117,6 +117,7 @@ class ClientLotsFromDealer:
         """Wait until the dealer has nothing more to send: a channel serves one thread at a time."""
         if self._arriving is not None:
             self._arriving.wait()
+            self._arriving = None  # keys of gigabytes
 
     def check(self, images: int) -> None:
         """The dealer deals as many as are asked for."""
@@ -146,13 +147,19 @@ class ServerLotsFromDealer(LotStock):
         super().__init__()
         self._schedule, self._dealer = schedule, dealer
         self._arriving: ArrivingPieces | None = None
+        self._last: tuple[bytes, int] | None = None
 
     def expect(self, images: int) -> None:
         """Receive a lot from the dealer, whose pieces may be under way."""
         if self._arriving is not None:
             self._arriving.wait()
+            self._arriving = None
+        # A client that wants as many images again had no use for any of the last lot, unless that is taken.
+        if self._last is not None and self._last[1] == images and self.is_fresh(self._last[0]):
+            self.take(self._last[0])
         lot, self._arriving = receive_arriving(self._dealer, self._schedule, images, "server")
         self.add(lot)
+        self._last = lot.id, images
 
     def dealt_bytes(self, lot: Lot) -> int:
         """The dealer counts them all."""
