@@ -5,7 +5,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Running(logging.Handler):
 
     def __init__(
         self,
-        program: Program,
+        program: Program | Mapping[str, Program],
         keys: Path | None = None,
         *,
         engine: str = "gateshare",
@@ -51,10 +51,11 @@ class Running(logging.Handler):
         LOGGER.addHandler(self)
         LOGGER.setLevel("DEBUG")
         chosen = find_engine(engine)
+        networks = program if isinstance(program, Mapping) else {"network": program}
         service = ModelServer(
             engine=chosen,
             options=chosen.preprocessing.options if pools and chosen.preprocessing else {},
-            networks={"network": Network(program, about(program))},
+            networks={name: Network(one, about(one)) for name, one in networks.items()},
             tls=None if keys is None else tls_of(keys / "server"),
             pools=pools,
             max_clients=max_clients,
@@ -84,14 +85,22 @@ class Running(logging.Handler):
         raise AssertionError(f"{words!r} not in {self.said}")
 
 
-def server(address: str, pool: Path | None = None, tls: Tls | None = None, engine: str | None = None) -> Server:
-    return Server(address=address, tls=tls, pool=pool, engine=engine or ("gateshare" if pool else None))
+def server(
+    address: str,
+    pool: Path | None = None,
+    tls: Tls | None = None,
+    engine: str | None = None,
+    network: str | None = None,
+) -> Server:
+    return Server(
+        address=address, tls=tls, pool=pool, engine=engine or ("gateshare" if pool else None), network=network
+    )
 
 
-def greet(address: str, tls: Tls | None = None) -> Channel:
+def greet(address: str, tls: Tls | None = None, network: str | None = None) -> Channel:
     """Say hello by hand, and hear the offer."""
     channel = reach(address, "server", tls)
-    channel.send_message({"protocol": PROTOCOL})
+    channel.send_message({"protocol": PROTOCOL, "network": network})
     channel.receive_message(LONGEST_OFFER)
     return channel
 

@@ -319,15 +319,16 @@ class YieldingChannel(Channel):
     Args:
         connection: A connected socket.
         peer: The party at the other end.
-        turn: Held while computing.
+        turns: One is held while computing.
 
     Attributes:
+        turns: One is held while computing.
         patience: Seconds that it will still wait for the peer, in all.
     """
 
-    def __init__(self, connection: socket.socket, peer: str, turn: "threading.Semaphore") -> None:
+    def __init__(self, connection: socket.socket, peer: str, turns: threading.Semaphore) -> None:
         super().__init__(connection, peer)
-        self._turn, self.longest = turn, LONGEST_REQUEST
+        self.turns, self.longest = turns, LONGEST_REQUEST
         self._since: float | None = None
         self.allow(SILENCE_SECONDS)
 
@@ -356,7 +357,7 @@ class YieldingChannel(Channel):
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        self._turn.release()
+        self.turns.release()
         self._since = started = time.monotonic()
         try:
             yield
@@ -364,7 +365,7 @@ class YieldingChannel(Channel):
             spent, self._since = time.monotonic() - started, None
             self.patience -= spent
             self._waited += spent
-            self._turn.acquire()
+            self.turns.acquire()
 
 
 def listen(address: str) -> socket.socket:

@@ -212,7 +212,7 @@ class SessionHost:
         self._dealings[dealing.setup.session] = dealing
 
     def channel(self, connection: socket.socket) -> Channel:
-        """A channel that takes turns with the others."""
+        """A channel that takes turns with the others, whichever network its client will ask."""
         return YieldingChannel(connection, "client", self._turns)
 
     def admit(self, request: Mapping[str, Any], name: str) -> str:
@@ -234,7 +234,7 @@ class SessionHost:
         if not isinstance(channel, YieldingChannel):
             raise AssertionError("a channel of another host")
         dealing, _ = self._named(request)
-        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner), channel, self._turns)
+        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner), channel)
 
     def _named(self, request: Mapping[str, Any]) -> tuple[HostedDealing, list[bytes]]:
         dealing = self._dealings.get(session_id(dict(request)))
@@ -246,16 +246,10 @@ class SessionHost:
 class HostedSession:
     """One client's session; see `deepshare.private.runtime.preprocessing.Session`."""
 
-    def __init__(
-        self,
-        host: SessionHost,
-        dealing: HostedDealing,
-        lots: OwnedLots,
-        channel: YieldingChannel,
-        turns: threading.Semaphore,
-    ) -> None:
+    def __init__(self, host: SessionHost, dealing: HostedDealing, lots: OwnedLots, channel: YieldingChannel) -> None:
         self._host, self._dealing, self._lots, self._channel = host, dealing, lots, channel
-        self._turns = turns
+        # The channel's own, which may be another host's: the channel yields them while it waits.
+        self._turns = channel.turns
         self._serving: ServerSession | None = None
 
     def answer(self, request: Mapping[str, Any]) -> Generator[None, None, Outcome]:
