@@ -6,7 +6,9 @@ it can be inspected, and takes about four times the CPU, a tenth of an inference
 """
 
 import json
+import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -32,6 +34,7 @@ MOST_VALUES = 1 << 19
 """Values in a message: a list of lists takes twenty times the memory of its text."""
 LONGEST_REASON = 1 << 12
 _BEFORE_SIZE = HEADER.size - 8
+_NOT_READY = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LAST_WORDS, _LAST_SECONDS = 1 << 20, 1.0
 CONNECT_SECONDS = 60.0
 # A peer whose machine is gone is missed after about the sum: idle, then so many probes.
@@ -79,6 +82,8 @@ class Channel:
         longest: Size of the longest message that is read.
         silence: The longest silence of the peer in seconds; None for the usual one.
         watch: Told of every frame of payload: whether it was sent, the name of its step, its bytes.
+        reading: Since when the socket is being read, without waiting; 0 while it is not. TLS goes on for as long as
+            records come that hold nothing.
     """
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
@@ -86,6 +91,7 @@ class Channel:
         self.names: Callable[[int], str] = str
         self.silence: float | None = None
         self.watch: Watch | None = None
+        self.reading = 0.0
         self._socket = connection
         self._outward = self._inward = 0
         if connection.family != socket.AF_UNIX:
@@ -107,6 +113,18 @@ class Channel:
         self._send(step, views)
         if self.watch is not None:
             self.watch(True, self.names(step), b"".join(views))
+
+    def read_ready(self, size: int) -> bytes:
+        """Bytes that are there already, from a socket that does not block; none if the peer has hung up.
+
+        Raises:
+            BlockingIOError: There are none yet; or one of TLS's own errors of that kind.
+        """
+        self.reading = time.monotonic()
+        try:
+            return self._socket.recv(size)
+        finally:
+            self.reading = 0.0
 
     def receive(self, step: int, size: int) -> NDArray[np.uint8]:
         """Wait for the frame of a step that has this many bytes.
@@ -225,9 +243,14 @@ class Channel:
         """The reason of a peer that has hung up, from among what it sent before."""
         data, deadline = b"", time.monotonic() + _LAST_SECONDS
         with suppress(OSError):
+            self._socket.setblocking(False)
             while len(data) < _LAST_WORDS and (left := deadline - time.monotonic()) > 0:
-                self._socket.settimeout(left)
-                if not (more := self._socket.recv(1 << 16)):
+                try:
+                    more = self.read_ready(1 << 16)
+                except _NOT_READY as error:
+                    self._wait(left, error)
+                    continue
+                if not more:
                     break
                 data += more
         for kind in (FAILURE, BUSY):
@@ -276,18 +299,33 @@ class Channel:
         # For all of it: a peer that sends a byte now and then would never be silent.
         try:
             deadline = time.monotonic() + self._seconds(size)
+            self._socket.setblocking(False)
             while done < size and got:
-                if (left := deadline - time.monotonic()) <= 0:
+                self.reading = now = time.monotonic()
+                if now >= deadline:
                     raise TimeoutError
-                self._socket.settimeout(left)
-                got = self._socket.recv_into(view[done:])
-                done += got
+                try:
+                    got = self._socket.recv_into(view[done:])
+                except _NOT_READY as error:
+                    self.reading = 0.0
+                    self._wait(deadline - now, error)
+                else:
+                    done += got
+            self._socket.settimeout(SILENCE_SECONDS)  # as others use it
         except OSError as error:
             raise self._lost(where, error) from error
+        finally:
+            self.reading = 0.0
         if done < size:
             lost = self._lost(where, ConnectionError("it hung up"))
             # A peer that has a reason to hang up does so between frames.
             raise RefusalError(f"{lost}: ask again") if begun or done else lost
+
+    def _wait(self, seconds: float, why: OSError) -> None:
+        """Wait until the socket is ready, outside of TLS, whose reading is watched."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT if isinstance(why, ssl.SSLWantWriteError) else select.POLLIN)
+        poll.poll(1000 * max(0.0, seconds))
 
     def _seconds(self, size: int) -> float:
         """The longest that so many bytes may take."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from deepshare.private.remote.guests.guest import Guest, Reply, Stage, Work
 from deepshare.private.remote.guests.journal import LOGGER
+from deepshare.private.remote.guests.watchdog import Watchdog
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 
 # For a certificate, and then for the first message.
@@ -33,6 +34,7 @@ PAUSE_SECONDS = 0.05
 MOST_STRANGERS, MOST_GUESTS = 512, 4096
 GUESTS_OF_ONE = 64
 _STOPPING = LaterError("the server is stopping: ask again later")
+_BANNED = LaterError("a connection with this certificate kept the server busy with nothing: ask again later")
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -62,6 +64,7 @@ class FrontDoor:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._woken, self._wake = socket.socketpair()
         self._guests: dict[Guest, None] = {}
+        self._watchdog = Watchdog(lambda: list(self._guests))
         self._open, self._stopping, self._accept_at = True, False, 0.0
         limit = raise_limit()
         self._most_strangers = min(MOST_STRANGERS, limit // 4)
@@ -78,12 +81,13 @@ class FrontDoor:
 
     def run(self) -> None:
         """Wait until `stop`."""
-        while self._open:
-            try:
-                self._look()
-            except Exception as error:  # a fault of ours, which must not end the server for everybody
-                LOGGER.error("a fault at the front door: %s", type(error).__name__, exc_info=error)
-                time.sleep(PAUSE_SECONDS)
+        with self._watchdog:
+            while self._open:
+                try:
+                    self._look()
+                except Exception as error:  # a fault of ours, which must not end the server for everybody
+                    LOGGER.error("a fault at the front door: %s", type(error).__name__, exc_info=error)
+                    time.sleep(PAUSE_SECONDS)
         for guest in list(self._guests):
             if guest.stage == "working":  # its thread closes it
                 with suppress(OSError):
@@ -254,6 +258,8 @@ class FrontDoor:
             match guest.stage:
                 case "handshake":
                     self._shake_hands(guest)
+                case "listening" | "parked" if self._watchdog.is_banned(guest):
+                    raise _BANNED
                 case "listening":
                     self._listen(guest)
                 case "replying":
@@ -331,7 +337,8 @@ class FrontDoor:
         del self._guests[guest]
         with suppress(KeyError, ValueError):
             self._selector.unregister(guest.socket)
-        guest.channel.close()
+        with self._watchdog.closing:
+            guest.channel.close()
         if guest.stage != "lingering":
             self._left(guest, reason)
 

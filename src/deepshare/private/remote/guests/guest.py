@@ -93,7 +93,7 @@ class Guest:
                 wanted += self.channel.check_header(header, MESSAGE, 0, LONGEST_REQUEST)
             if len(data) == wanted > HEADER.size:
                 break
-            more = self.socket.recv(wanted - len(data))
+            more = self.channel.read_ready(wanted - len(data))
             if not more and self.state is not None and not data:  # it has all that it wanted
                 return None
             if not more:

@@ -24,7 +24,7 @@ from deepshare.private.remote.session import Control, Message, run_session
 from deepshare.private.runtime.engine import Role, Task
 from deepshare.private.runtime.outcome import Outcome
 from deepshare.private.runtime.party import Event, ProcessParty, free_ports
-from deepshare.private.transport.channel import HEADER, LaterError, RefusalError
+from deepshare.private.transport.channel import HEADER, Channel, LaterError, RefusalError
 from deepshare.private.transport.tls import Tls
 
 # Clients of an engine without pools at once, each with a certificate of its own.
@@ -162,7 +162,7 @@ class LotMaking:
             ended.callback(party.stop)
             party.start(events.put)
             theirs.close()
-            if relay(guest.channel.connection, ours, lambda silent: self._is_over(turn, silent)):
+            if relay(guest.channel, ours, lambda silent: self._is_over(turn, silent)):
                 return LaterError("others wait to make lots: what both have is kept; ask again later")
             ours.close()
             self._log(guest, events)
@@ -208,19 +208,21 @@ class _RelayedFrames:
             data = data[step:]
 
 
-def relay(client: socket.socket, process: socket.socket, over: Callable[[float], bool]) -> bool:
+def relay(channel: Channel, process: socket.socket, over: Callable[[float], bool]) -> bool:
     """Relay between two sockets, in this thread alone, until one hangs up and all that it sent has arrived.
 
     Args:
-        client: The client's connection.
-        process: That of the process.
+        channel: The client's.
+        process: The connection of the process.
         over: Called now and then with the seconds since the client sent something: whether its time is over.
 
     Returns:
         Whether the client's time was over; then it has whole frames, and a reason may follow.
     """
+    client = channel.connection
     for one in (client, process):
         one.setblocking(False)
+    recv: dict[socket.socket, Callable[[int], bytes]] = {client: channel.read_ready, process: process.recv}
     waiting = {client: bytearray(), process: bytearray()}
     other = {client: process, process: client}
     ended: set[socket.socket] = set()
@@ -233,7 +235,9 @@ def relay(client: socket.socket, process: socket.socket, over: Callable[[float],
         moved, hung_up = False, len(ended)
         for one, peer in other.items():
             most = frames.left if end and one is process else _CHUNK
-            got = _read(one, waiting[peer], ended, most)
+            got = b"" if one in ended else _read(recv[one], waiting[peer], most)
+            if got is None:
+                ended.add(one)
             if got and one is client:
                 heard = time.monotonic()
             elif got:
@@ -256,19 +260,18 @@ def _wait(readers: list[socket.socket], writers: list[socket.socket]) -> None:
     poll.poll(1000 * _RELAY_SECONDS)
 
 
-def _read(source: socket.socket, data: bytearray, ended: set[socket.socket], most: int) -> bytes:
-    if source in ended or len(data) >= _MOST or not most:
+def _read(recv: Callable[[int], bytes], data: bytearray, most: int) -> bytes | None:
+    """What has come, onto what waits; None if that was all."""
+    if len(data) >= _MOST or not most:
         return b""
     try:
-        got = source.recv(min(most, _CHUNK))
+        got = recv(min(most, _CHUNK))
     except _NOT_READY:
         return b""
     except OSError:
-        got = b""
-    if not got:
-        ended.add(source)
+        return None
     data += got
-    return got
+    return got or None
 
 
 def _write(target: socket.socket, data: bytearray, ended: set[socket.socket]) -> bool:
