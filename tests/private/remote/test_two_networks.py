@@ -1,9 +1,10 @@
 """Two networks in one server: whatever happens to one, clients of the other are answered."""
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 from deepshare.private.engines.gateshare.crypto.parallel import CORES
 from deepshare.private.engines.gateshare.fixedpoint import calibrate
+from deepshare.private.engines.gateshare.preprocessing.marks import FILE
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
@@ -72,3 +74,21 @@ def test_silent_clients_of_one_network_hold_up_neither(two: Two, held: str) -> N
             assert "session" in channel.receive_message()
         for name in ("one", "two"):
             assert two.seconds(name, 2) < SECONDS
+
+
+def test_marks_that_another_process_writes_hold_up_their_own_network_alone(two: Two) -> None:
+    waiting = [threading.Thread(target=two.seconds, args=("one", 1 + number % 2)) for number in range(CORES + 1)]
+    with closing(sqlite3.connect(two.folder / "one/server" / FILE, isolation_level=None)) as base:
+        base.execute("BEGIN IMMEDIATE")
+        for thread in waiting:
+            thread.start()
+            time.sleep(0.3)
+        assert two.seconds("two", 1) < 3
+        channel = greet(two.running.address, network="one")  # and a reader is no writer
+        channel.send_message(wish(two.programs["one"], two.folder / "one/client-2"))
+        assert "session" in channel.receive_message()
+        channel.close()
+        base.execute("ROLLBACK")
+    for thread in waiting:
+        thread.join()
+    assert two.seconds("one", 2) < 3

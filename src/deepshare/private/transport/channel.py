@@ -394,16 +394,24 @@ class YieldingChannel(Channel):
         return min(super()._seconds(size), self.patience)
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def without_turn(self) -> Iterator[None]:
+        """Yield the turn meanwhile, to wait for something else than the peer, such as the disk."""
         self.turns.release()
-        self._since = started = time.monotonic()
         try:
             yield
         finally:
-            spent, self._since = time.monotonic() - started, None
-            self.patience -= spent
-            self._waited += spent
             self.turns.acquire()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        with self.without_turn():
+            self._since = started = time.monotonic()
+            try:
+                yield
+            finally:
+                spent, self._since = time.monotonic() - started, None
+                self.patience -= spent
+                self._waited += spent
 
 
 def listen(address: str) -> socket.socket:

@@ -68,8 +68,8 @@ class HostedDealing:
 class OwnedLots:
     """The lots of one owner in a pool; see `ServerLots`. Those of others are as good as spent."""
 
-    def __init__(self, pool: LotPool, owner: str) -> None:
-        self._pool, self._owner = pool, owner
+    def __init__(self, pool: LotPool, owner: str, channel: YieldingChannel) -> None:
+        self._pool, self._owner, self._channel = pool, owner, channel
 
     def expect(self, images: int) -> None:
         """Refuse: there is no dealer to ask."""
@@ -81,7 +81,8 @@ class OwnedLots:
 
     def take_all(self, names: Sequence[bytes]) -> list[Lot]:
         """Take lots out for good, which are fresh."""
-        return self._pool.take_all(names)
+        with self._channel.without_turn():  # the disk, or another process, may take its time
+            return self._pool.take_all(names)
 
     def dealt_bytes(self, lot: Lot) -> int:
         """All bytes of a lot."""
@@ -234,7 +235,7 @@ class SessionHost:
         if not isinstance(channel, YieldingChannel):
             raise AssertionError("a channel of another host")
         dealing, _ = self._named(request)
-        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner), channel)
+        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner, channel), channel)
 
     def _named(self, request: Mapping[str, Any]) -> tuple[HostedDealing, list[bytes]]:
         dealing = self._dealings.get(session_id(dict(request)))

@@ -1,7 +1,8 @@
 """Marks: which lots a pool has, whose they are, and when they were spent; a SQLite file in the pool's folder.
 
-A mark is on the disk before the call that makes it returns (write-ahead log, synchronous FULL). Files of marks that
-earlier versions kept are taken over once, and renamed.
+A mark is on the disk before the call that makes it returns (write-ahead log, synchronous FULL). Whoever only reads has
+a connection of its own, and waits for nobody that writes. Files of marks that earlier versions kept are taken over
+once, and renamed.
 """
 
 import re
@@ -83,7 +84,7 @@ class Marks:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._lock = folder, threading.Lock()
+        self._folder, self._reading, self._writing = folder, threading.Lock(), threading.Lock()
         with _sound(self._folder):
             if (folder / SPENT).exists():
                 _take_over(folder)
@@ -91,6 +92,7 @@ class Marks:
                 raise EngineError(f"{folder} has lost its marks of what is spent: deal anew")
             self._base = _opened(folder)
             self._base.execute("SELECT count(*) FROM lots, owners, weights").fetchone()
+            self._written: sqlite3.Connection | None = None  # opened with the first mark
 
     @classmethod
     def create(cls, folder: Path, owners: dict[str, int]) -> "Marks":
@@ -107,9 +109,12 @@ class Marks:
         return cls(folder)
 
     def close(self) -> None:
-        """Close the file, whole in itself, when no thread is reading it any more."""
-        with self._lock:
+        """Close the file, whole in itself, when no thread is using it any more."""
+        with self._writing, self._reading:
             self._base.close()
+            if self._written is not None:
+                self._written.close()
+            self._written = self._base  # a later mark is refused
 
     def add(self, names: Iterable[bytes], owner: str, images: int | None = None, *, state: int = FRESH) -> None:
         """Add lots of an owner, and set how many images it may ask in all."""
@@ -121,18 +126,18 @@ class Marks:
 
     def fresh(self) -> list[bytes]:
         """Ids of the lots that are left, doubted ones last."""
-        with _sound(self._folder), self._lock:
+        with _sound(self._folder), self._reading:
             rows = self._base.execute("SELECT id FROM lots WHERE state IN (0, 3) ORDER BY state, id").fetchall()
         return [name for (name,) in rows]
 
     def spent(self) -> list[bytes]:
         """Ids of the lots that are spent."""
-        with _sound(self._folder), self._lock:
+        with _sound(self._folder), self._reading:
             return [name for (name,) in self._base.execute("SELECT id FROM lots WHERE state IN (1, 2)")]
 
     def state(self, name: bytes) -> tuple[int, str] | None:
         """State and owner of a lot; None if it was never here."""
-        with _sound(self._folder), self._lock:
+        with _sound(self._folder), self._reading:
             row: tuple[int, str] | None = self._base.execute(
                 "SELECT state, owner FROM lots WHERE id = ?", (name,)
             ).fetchone()
@@ -179,7 +184,7 @@ class Marks:
     def stock(self) -> list[Stock]:
         """Counts of all owners."""
         week = 7 * 86_400.0
-        with _sound(self._folder), self._lock:
+        with _sound(self._folder), self._reading:
             counts = self._base.execute("SELECT owner, state, count(*) FROM lots GROUP BY owner, state").fetchall()
             limits = dict(self._base.execute("SELECT name, images FROM owners"))
             recent = self._base.execute(
@@ -207,14 +212,17 @@ class Marks:
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is on the disk when it ends."""
-        with _sound(self._folder), self._lock:
-            self._base.execute("BEGIN IMMEDIATE")
+        with _sound(self._folder), self._writing:
+            if self._written is None:
+                self._written = _opened(self._folder)
+            base = self._written
+            base.execute("BEGIN IMMEDIATE")
             try:
-                yield self._base
-                self._base.execute("COMMIT")
+                yield base
+                base.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
-                    self._base.execute("ROLLBACK")
+                    base.execute("ROLLBACK")
                 raise
 
 
