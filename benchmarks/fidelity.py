@@ -3,6 +3,7 @@
     python benchmarks/fidelity.py runs/demo/shared                                  # 200 images with crypten
     python benchmarks/fidelity.py runs/demo/shared --engine spu-cheetah --images 20
     python benchmarks/fidelity.py RUN --engine gateshare --images 1000 --data-dir DIR --json
+    python benchmarks/fidelity.py RUN --engine gateshare-2pc --images 1000 --batch 25 --data-dir DIR --keep FILE
     python benchmarks/fidelity.py RUN --engine gateshare-2pc --clear --images 1000 --data-dir DIR
     python benchmarks/fidelity.py RUN --engine gateshare --clear --comparison-bits calibrated --images 1000
 
@@ -12,14 +13,24 @@ segmentation it counts pixels. For gateshare it also prints the number of gates 
 the same class before the server adds its noise. No party sees these in private inference, so they come from the same
 fixed-point evaluation in the clear, with shares drawn like a client's. With --clear that is all, and no party runs: the
 steps of gateshare and gateshare-2pc round alike, given the same shares, so both give the same figures.
+
+Each batch is an inference of its own. With --keep its logits go to a file at once, and after a kill the same command
+goes on after the last batch, at the same commit; the file is deleted at the end. Progress is on stderr.
 """
 
 import argparse
+import hashlib
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 
+from deepshare.files import write_atomically
 from deepshare.private.api import from_run, run, sample_images, training_images
 from deepshare.private.engines.gateshare import reference as fixed
 from deepshare.private.engines.gateshare.compile import schedule
@@ -27,6 +38,7 @@ from deepshare.private.engines.gateshare.fixedpoint import calibrate, comparison
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
+from deepshare.private.engines.gateshare.server import weights_digest
 from deepshare.private.ir.program import Program
 from deepshare.private.runtime.engine import engine_names
 from deepshare.training.run.folder import run_folder
@@ -44,6 +56,7 @@ def main() -> None:
     parser.add_argument("--clear", action="store_true", help="gateshare: fixed point in the clear alone, no parties")
     parser.add_argument("--samples", type=int, default=0, help="gateshare --clear: training images to calibrate on")
     parser.add_argument("--comparison-bits", help="gateshare: a number, or calibrated; all bits without")
+    parser.add_argument("--keep", type=Path, help="file for the logits so far, to go on with after a kill")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="two images: to see that it works")
     options = parser.parse_args()
@@ -64,8 +77,7 @@ def main() -> None:
         steps = steps_of(program, options.engine, own, samples)
         clear(steps, images, options.engine, options.batch, as_json=options.json)
         return
-    parts = images.split(options.batch)
-    private = torch.cat([run(program, part, options.engine, own).logits for part in parts]).double()
+    private = privately(program, images, options.engine, own, options.batch, options.keep)
     expected = program.evaluate(images)
     difference = (private - expected).abs()
     figures: dict[str, float | str] = {
@@ -83,6 +95,8 @@ def main() -> None:
         figures["gates"] = len(images) * program.comparisons
         figures["flipped"] = sum(flipped for flipped, _ in found)
         figures["same_class_before_noise"] = sum(same for _, same in found)
+    if options.keep:
+        options.keep.unlink(missing_ok=True)
     if options.json:
         print(json.dumps(figures))
         return
@@ -93,6 +107,34 @@ def main() -> None:
     if "flipped" in figures:
         print(f"{figures['flipped']} of {figures['gates']:,} gates are flipped by rounding;", end="")
         print(f" before the noise the class is the same on {figures['same_class_before_noise']:,}")
+
+
+def privately(
+    program: Program, images: torch.Tensor, engine: str, options: dict[str, str], batch: int, keep: Path | None
+) -> torch.Tensor:
+    """Logits of all images, with parties that begin anew for each batch; those in a file are not asked again."""
+    asked = hashlib.sha256(images.numpy().tobytes() + weights_digest(program))
+    about = {"engine": engine, "options": json.dumps(options), "images": asked.hexdigest(), "commit": commit()}
+    found: list[torch.Tensor] = []
+    if keep is not None and keep.exists():
+        with safe_open(keep, "pt") as file:
+            found = [file.get_tensor("logits")] if file.metadata() == about else []
+    before, began = sum(map(len, found)), time.monotonic()
+    for part in images[before:].split(batch):
+        found.append(run(program, part, engine, options).logits.double())
+        done = sum(map(len, found))
+        if keep is not None:
+            keep.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(keep, save({"logits": torch.cat(found)}, about))
+        left = (time.monotonic() - began) / (done - before) * (len(images) - done)
+        print(f"{done:,} of {len(images):,} images, {left // 60:.0f}:{left % 60:02.0f} left", file=sys.stderr)
+    return torch.cat(found)
+
+
+def commit() -> str:
+    """The commit of the code that runs."""
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True).stdout.strip()
 
 
 def clear(steps: Schedule, images: torch.Tensor, engine: str, batch: int, *, as_json: bool) -> None:

@@ -1,16 +1,17 @@
-"""Engines that need no trusted party, next to gateshare with its dealer, in one run.
+"""Engines next to each other in one run: those that need no trusted party, and those that do.
 
     python benchmarks/two_party.py                                # ResNet-18 of width 16, 1,536 gates: some minutes
     python benchmarks/two_party.py --network resnet18             # full width, 6,000 gates
     python benchmarks/two_party.py --engines gateshare gateshare-2pc     # without spu-cheetah, which takes most of it
+    python benchmarks/two_party.py --engines crypten spu-semi2k     # which trust the server
     python benchmarks/two_party.py --images 4                     # made and run together
     sudo .venv/bin/python benchmarks/two_party.py --link wan      # between two namespaces: 100 Mbit/s, 40 ms round trip
     python benchmarks/two_party.py --engines gateshare gateshare-2pc --rounds 5 --json
 
 All parties are processes on this machine, with one thread each; engines take turns, and times are medians over
-`--rounds`. spu-cheetah runs once, as it takes minutes. Online is from the images to the logits. Offline is what comes
-before and is made for these images: with a dealer its messages and the client openings, with gateshare-2pc transfers
-and products under encryption with their hints, which later images do without. spu-cheetah has nothing offline. The
+`--rounds`. Engines of SPU run once: spu-cheetah takes minutes. Online is from the images to the logits. Offline is what
+comes before and is made for these images: with a dealer its messages and the client openings, with gateshare-2pc
+transfers and products under encryption with their hints, which later images do without. SPU has nothing offline. The
 first lot is dealt while the session is set up; as in gateshare.py the dealer's time for it is added as if nothing had
 been done meanwhile. A session's part (masked weights, keys, compilation) serves all further images. Times are for all
 images, bytes for each.
@@ -41,6 +42,7 @@ NETWORKS: dict[str, tuple[dict[str, int], int]] = {
     "tiny": ({"width": 2}, 1_536),
 }
 ENGINES = ("gateshare", "gateshare-2pc", "spu-cheetah")
+OTHERS = ("crypten", "spu-semi2k")
 LINKS = {"lan": LAN, "wan": WAN}
 
 
@@ -69,7 +71,7 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="resnet18-16", choices=NETWORKS)
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES + OTHERS)
     parser.add_argument("--images", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
@@ -101,7 +103,7 @@ def measure(name: str, engines: list[str], images: int, rounds: int, machines: d
         for engine in engines:
             if engine == "gateshare":
                 timed[engine].append(Measured(machines, None).run(program, batch))
-            elif engine != "spu-cheetah" or not timed[engine]:
+            elif not engine.startswith("spu") or not timed[engine]:
                 cost = run(program, batch, engine, machines=machines).cost
                 timed[engine].append(Timed(cost, cost.offline.seconds))
     return [row(engine, found, predict(shared, SIZE, engine, images=images)) for engine, found in timed.items()]
@@ -111,7 +113,7 @@ def row(engine: str, timed: list[Timed], predicted: Cost) -> Row:
     """Exit with an error if bytes or rounds online are not the predicted ones, where they are exact."""
     costs = [one.cost for one in timed]
     first = min(costs, key=lambda cost: total(cost.offline))  # one whose lots had to be replaced made more
-    if engine != "spu-cheetah":
+    if engine.startswith("gateshare"):
         measured, computed = total(first.online), total(predicted.online)
         if (measured, first.online.rounds) != (computed, predicted.online.rounds):
             raise SystemExit(f"{engine}: measured {measured:,} bytes online, computed {computed:,}")

@@ -86,6 +86,14 @@ def _latency(engine: str, code: tuple[str, ...]) -> Iterator[Measurement]:
         yield Measurement(f"latency-{engine}-{link}", command, code, expected)
 
 
+def _privately() -> Iterator[Measurement]:
+    """Real images with real parties; after a kill they go on with what they keep."""
+    for engine, minutes in (("gateshare", 5.0), ("gateshare-2pc", 30.0)):
+        command = f"benchmarks/fidelity.py cifar100-resnet18w16-2288 --engine {engine} --images 1000 --batch 25"
+        keep = f"--keep build/fidelity-{engine}.safetensors"
+        yield Measurement(f"fidelity-parties-{engine}", f"{command} --data-dir {DATA} {keep}", PROTOCOL, minutes)
+
+
 MEASUREMENTS = (
     _gateshare("gateshare", "--rounds 6", 4),
     _gateshare("gateshare-avx2", "--rounds 6 --without-avx512 --peers stock relu", 4),
@@ -107,6 +115,16 @@ MEASUREMENTS = (
     _two_party(
         "two-party-resnet18-wan", "--network resnet18 --engines gateshare gateshare-2pc --rounds 2 --link wan", 3
     ),
+    _two_party("two-party-resnet18-8", "--network resnet18 --engines gateshare gateshare-2pc --images 8", 3),
+    _two_party("two-party-cheetah-lan", "--engines spu-cheetah --link lan", 2),
+    _two_party("two-party-cheetah-wan", "--engines spu-cheetah --link wan", 3),
+    Measurement(
+        "two-party-others",
+        "benchmarks/two_party.py --network resnet18 --engines crypten spu-semi2k --rounds 3",
+        (*TWO_PARTY, CRYPTEN[0]),
+        3,
+    ),
+    Measurement("ot", "benchmarks/ot.py", (f"{GATESHARE}/crypto",), 0.5),
     Measurement("seconds", "benchmarks/seconds.py", PROTOCOL, 2),
     Measurement("imagenet-resnet18", "benchmarks/imagenet.py --networks resnet18", PROTOCOL, 3),
     Measurement("imagenet-resnet50", "benchmarks/imagenet.py --networks resnet50", PROTOCOL, 3),
@@ -121,6 +139,7 @@ MEASUREMENTS = (
         PROTOCOL,
         3,
     ),
+    *_privately(),
     Measurement("planning", "benchmarks/planning.py", (SHARING,), 0.2),
     Measurement("training-step", "benchmarks/training_step.py --batch 32 --rounds 5", (SHARING,), 3),
     Measurement(

@@ -11,11 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from deepshare import zoo
+from deepshare.private.ir.program import Program
+from deepshare.private.ir.trace import translate
 from deepshare.sharing.sites import find_sites
 from dev.measured.page import PARTS, Part
 from dev.measurements import MEASUREMENTS
@@ -38,7 +42,7 @@ NEEDED = {
     "xor_settings.py": ["--out", "{folder}"],
 }
 # `--shell` of clients.py prints times of calls; fidelity.py has other figures with `--clear`.
-OTHER_FIGURES = {"ask", "fidelity-2pc"}
+OTHER_FIGURES = {"ask", "fidelity-2pc", "fidelity-parties-gateshare-2pc"}
 # These start processes that import the script, or measure whole processes.
 PROCESSES = ("clients.py", "imagenet.py", "soak.py", "transport.py")
 
@@ -132,6 +136,30 @@ def test_a_documented_benchmark_runs_at_a_tiny_size(command: str, tmp_path: Path
         pytest.skip("needs a data set: " + command)
     done = run(Path(path).name, *words, "--tiny")
     assert done.returncode == 0, done.stderr
+
+
+def test_fidelity_goes_on_with_the_images_that_are_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    fidelity = importlib.import_module("fidelity")
+    program = translate(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
+    images, asked = torch.randn(5, 1, 2, 2), list[int]()
+
+    def run(_: Program, part: Tensor, *__: object) -> SimpleNamespace:
+        if len(asked) == 1:
+            asked.append(0)
+            raise KeyboardInterrupt
+        asked.append(len(part))
+        return SimpleNamespace(logits=program.evaluate(part))
+
+    monkeypatch.setattr(fidelity, "run", run)
+    keep = tmp_path / "folder" / "logits.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        fidelity.privately(program, images, "gateshare", {}, 2, keep)
+    assert torch.equal(fidelity.privately(program, images, "gateshare", {}, 2, keep), program.evaluate(images))
+    assert asked == [2, 0, 2, 1]
+    monkeypatch.setattr(fidelity, "commit", lambda: "another")
+    fidelity.privately(program, images, "gateshare", {}, 5, keep)
+    assert asked[-1] == 5
 
 
 def test_masks_of_the_latency_table_are_like_trained_ones(monkeypatch: pytest.MonkeyPatch) -> None:

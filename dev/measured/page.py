@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dev.measured import gateshare, private, training
 from dev.measured.text import Figures, say
 
-PAGES = ("docs/measurements.md", "README.md")
+PAGES = ("docs/measurements.md", "docs/private.md", "README.md")
 MARKS = re.compile(r"<!-- measured: ([\w-]+) -->\n.*?<!-- end of \1 -->", re.DOTALL)
 
 
@@ -56,13 +56,21 @@ PARTS = {
             "two-party-resnet18",
             "two-party-resnet18-lan",
             "two-party-resnet18-wan",
+            "two-party-resnet18-8",
+            "two-party-cheetah-lan",
+            "two-party-cheetah-wan",
         ),
         private.two_party,
     ),
+    "engines": Part(("two-party-resnet18", "two-party-others", "latency-crypten-resnet18"), private.engines),
+    "ot": Part(("ot",), private.transfers),
     "seconds": Part(("seconds",), private.estimated),
     "latency": Part(LATENCY, private.latency),
     "fidelity": Part(("fidelity",), private.fidelity),
     "fidelity-2pc": Part(("fidelity-2pc",), private.fidelity_without_dealer),
+    "fidelity-parties": Part(
+        ("fidelity-parties-gateshare-2pc", "fidelity-parties-gateshare"), private.fidelity_of_parties
+    ),
     "planning": Part(("planning",), training.planning),
     "training-step": Part(("training-step",), training.step),
     "training-loop": Part(("training-loop",), training.loop),

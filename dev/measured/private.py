@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dev.measured.text import Figures, megabytes, say, seconds, table
+from dev.measured.text import Figures, megabytes, say, seconds, table, times
 
 SETUPS = {
     "resnet18": "ResNet-18 at 32x32",
@@ -12,6 +12,13 @@ SETUPS = {
 ENGINES = ("crypten", "gateshare")
 RATIOS = ("online", "rounds", "x activations", "x time in all", "x bytes of activations", "x all bytes", "paper")
 NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "vgg16_bn": "VGG-16"}
+TRUST = {
+    "gateshare": "a dealer that colludes with neither",
+    "gateshare-2pc": "nobody",
+    "spu-cheetah": "nobody",
+    "crypten": "the server, or a third party",
+    "spu-semi2k": "the server",
+}
 POOLINGS = {"exact": "exact", "shared": "shared", "avg": "average", "all": "exact"}
 
 
@@ -77,6 +84,46 @@ def two_party(figures: Figures) -> str:
         lot is dealt while the session is set up: "before" {counted} the dealer's time for it, which [the gate-sharing
         protocol](#the-gate-sharing-protocol) counts."""
     return f"{table(header, lines)}\n\n{say(said)}"
+
+
+def engines(figures: Figures) -> str:
+    """All engines with one network, so that one can choose."""
+    rows = {row["engine"]: row for name in figures if name.startswith("two-party") for row in figures[name]["rows"]}
+    lines = []
+    for engine, trust in TRUST.items():
+        if (row := rows.get(engine)) is not None:
+            online = [seconds(row["online_seconds"]), megabytes(row["online_bytes"]), f"{row['rounds']}"]
+            before = ["none", ""]
+            if row["offline_bytes"]:
+                before = [seconds(row["offline_seconds"]), megabytes(row["offline_bytes"])]
+            session = [seconds(row["session_seconds"]), megabytes(row["session_bytes"])]
+            lines.append([f"`{engine}`", trust, *online, *before, *session])
+        elif engine == "crypten" and "latency-crypten-resnet18" in figures:
+            (row,) = (
+                one
+                for one in figures["latency-crypten-resnet18"]["rows"]
+                if (one["kind"], one["gates"]) == ("DeepShare", 6_000)
+            )
+            online = [seconds(row["seconds"]), "", f"{row['rounds']}"]
+            lines.append([f"`{engine}`", trust, *online, "", megabytes(row["bytes_before"]), "", ""])
+    header = ["engine", "you trust", "online", "sent", "round trips", "before the image", "sent", "once", "sent"]
+    missing = [f"`{engine}`" for engine in TRUST if f"`{engine}`" not in [line[0] for line in lines]]
+    lacks = f" There is no record of {', '.join(missing)} yet." if missing else ""
+    said = f"""Bytes are those of all parties. What is sent once serves all images of a pool or a connection. What is
+        left blank was not recorded.{lacks}"""
+    return f"{table(header, lines, 2)}\n\n{say(said)}"
+
+
+def transfers(figures: Figures) -> str:
+    """Oblivious transfers."""
+    found = figures["ot"]
+    ends = ("sender", "receiver")
+    made, fast = ([found[f"{end}_{what}"] for end in ends] for what in ("random_seconds", "times_as_fast"))
+    return say(
+        f"""{found["count"]:,} random transfers take the sender {seconds(made[0])} and the receiver
+        {seconds(made[1])} of processor time, {times(fast[0])} and {times(fast[1])} times as fast as a straightforward
+        extension in numpy, and {found["bytes_a_transfer"]:.1f} bytes each."""
+    )
 
 
 def imagenet(figures: Figures) -> str:
@@ -179,3 +226,15 @@ def fidelity_without_dealer(figures: Figures) -> str:
         {found["gates"]:,} gates flipped by rounding. This is an evaluation in the clear: no parties ran. Given the same
         shares all steps round alike with and without a dealer, so `--engine gateshare` gives the same figures."""
     )
+
+
+def fidelity_of_parties(figures: Figures) -> str:
+    """Agreement of private inference by real parties with the plain network."""
+    said = [
+        f"""`{found["engine"]}` gives the class of the plain network on {found["same_class"]:,} of
+        {found["images"]:,}; logits differ by {found["median"]:.4f} in the median and {found["largest"]:.3f} at most,
+        noise included, and on {found["far_off"]} images by more than 0.1."""
+        for found in figures.values()
+    ]
+    return say(f"""Test images of CIFAR-100, asked privately with real parties (`cifar100-resnet18w16-2288`).
+        {" ".join(said)}""")
