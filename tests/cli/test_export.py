@@ -9,6 +9,7 @@ from deepshare import Plan, fit, load, plan, share, zoo
 from deepshare.sharing.onnx import count_comparisons
 from deepshare.training.recipe.files import load_recipe
 from tests.cli.command import Cli
+from tests.sharing.exported import onnx_logits
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +40,6 @@ def test_the_file_compares_as_often_as_planned(cli: Cli, tmp_path: Path, plan_fi
 def test_weights_of_the_plain_and_of_the_shared_network_are_taken(
     cli: Cli, tmp_path: Path, plan_file: Path, kind: str
 ) -> None:
-    import onnxruntime
-
     plain = zoo.build("resnet10", num_classes=10).eval()
     shared = share(plain, Plan.load(plan_file), start="identity" if kind == "plain" else "uniform")
     save_file((plain if kind == "plain" else shared).state_dict(), tmp_path / "w.safetensors")
@@ -49,9 +48,7 @@ def test_weights_of_the_plain_and_of_the_shared_network_are_taken(
     said = cli("export", "resnet10", *options)
     assert said.out.count(f"{Plan.load(plan_file).gates:,}") == 2, said
     images = torch.randn(4, 3, 32, 32)
-    session = onnxruntime.InferenceSession(out)
-    (logits,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
-    torch.testing.assert_close(torch.from_numpy(logits), shared(images), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(onnx_logits(out, images), shared(images), rtol=1e-3, atol=1e-4)
 
 
 def test_weights_of_another_network_are_refused(cli: Cli, tmp_path: Path, plan_file: Path) -> None:
@@ -74,15 +71,11 @@ def test_weights_of_another_network_are_refused(cli: Cli, tmp_path: Path, plan_f
 
 
 def test_a_run_is_exported_with_its_own_plan_and_weights(cli: Cli, tmp_path: Path, run: Path) -> None:
-    import onnxruntime
-
     out = tmp_path / "run.onnx"
     said = json.loads(cli("export", run, "--out", out, "--json").out)
     assert said["comparisons"] == said["gates"] == Plan.load(run / "plan.json").gates
     images = torch.randn(4, 1, 8, 8)
-    session = onnxruntime.InferenceSession(out)
-    (logits,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
-    torch.testing.assert_close(torch.from_numpy(logits), load(run)(images), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(onnx_logits(out, images), load(run)(images), rtol=1e-3, atol=1e-4)
 
 
 def test_a_run_takes_no_other_plan(cli: Cli, tmp_path: Path, plan_file: Path) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import onnxruntime
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from deepshare.sharing.gates import SharedReLU, by_site, shared_relus
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.planning import plan
 from deepshare.training.shared_models import plan_of, unshared
+from tests.sharing.exported import onnx_logits
 
 SIZE = (1, 4, 4)
 
@@ -93,9 +93,7 @@ def test_squares_are_no_gates_and_go_into_every_form_of_the_network(tmp_path: Pa
     assert sum(operation.comparisons for operation in program.operations) == 32
     torch.testing.assert_close(program.evaluate(images).float(), logits)
     export_onnx(shared, tmp_path / "network.onnx", SIZE)
-    session = onnxruntime.InferenceSession(tmp_path / "network.onnx")
-    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), logits, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(onnx_logits(tmp_path / "network.onnx", images), logits, atol=1e-5, rtol=1e-4)
 
 
 def test_it_costs_bytes_and_no_comparison() -> None:

@@ -15,16 +15,6 @@ from deepshare.sharing.sites import Site
 SIZE = (3, 32, 32)
 
 
-@pytest.fixture(scope="module")
-def network() -> nn.Module:
-    return zoo.resnet18(width=16)
-
-
-@pytest.fixture(scope="module")
-def plan(network: nn.Module) -> Plan:
-    return deepshare.plan(network, SIZE, 6_000)
-
-
 def test_sites_of_equal_shape_form_a_group_led_by_the_first(plan: Plan) -> None:
     assert [group.leader.name for group in plan.groups] == [f"layer{stage}.0.act1" for stage in (1, 2, 3, 4)]
     assert [len(group.followers) for group in plan.groups] == [3, 3, 3, 3]

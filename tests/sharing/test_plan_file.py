@@ -8,20 +8,10 @@ import pytest
 from torch import nn
 
 import deepshare
-from deepshare import Plan, zoo
+from deepshare import Plan
 from deepshare.errors import PlanError
 
 SIZE = (3, 32, 32)
-
-
-@pytest.fixture(scope="module")
-def network() -> nn.Module:
-    return zoo.resnet18(width=16)
-
-
-@pytest.fixture(scope="module")
-def plan(network: nn.Module) -> Plan:
-    return deepshare.plan(network, SIZE, 6_000)
 
 
 @pytest.mark.parametrize("options", [{}, {"mapping": "contiguous", "affine": False}, {"per_block": True}])

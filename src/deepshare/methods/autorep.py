@@ -27,7 +27,7 @@ from deepshare.methods.base import (
     register,
     swap,
 )
-from deepshare.methods.gated_polynomial import GatedPolynomial, gated, keep_largest
+from deepshare.methods.gated_polynomial import GatedPolynomial, gated, give_gates
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
@@ -218,10 +218,9 @@ class AutoReP(Method):
         """
         if phase != "finetune":
             return
-        kept = keep_largest([site.indicator.detach() for site in replaced(model)], self.gates)
+        scores = [site.indicator.detach() for site in replaced(model)]
         self.build_phase_modules(model, phase)
-        for (_, module), mask in zip(gated(model), kept, strict=True):
-            module.set_mask(mask)
+        give_gates(model, scores, self.gates)
 
     def penalty(self, model: nn.Module) -> Tensor | None:
         """Penalise the share of gates above that of the budget, during the search."""

@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -15,6 +14,7 @@ from torch import Tensor, distributed, nn
 from deepshare.errors import RecipeError
 from deepshare.sharing.plan import Plan
 
+C = TypeVar("C")
 T = TypeVar("T", bound=nn.Module)
 S = TypeVar("S", bound="Section")
 Images = Callable[[int], Tensor]  # returns that many prepared training images, or all if there are fewer
@@ -239,7 +239,36 @@ class Method:
 
 M = TypeVar("M", bound=type[Method])
 LAST = 100
-_REGISTERED: dict[str, tuple[int, type[Method]]] = {}
+
+
+class Registry(Generic[C]):
+    """Classes by name, each registered by a module of one package; these are imported once a name is looked up.
+
+    Args:
+        package: The package.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._registered: dict[str, tuple[int, type[C]]] = {}
+
+    def add(self, name: str, known: type[C], order: int) -> None:
+        """Make a class known by a name."""
+        self._registered[name] = order, known
+
+    def names(self, where: Callable[[type[C]], bool] | None = None) -> tuple[str, ...]:
+        """All names in their order, the empty one aside, or those whose classes fulfil a condition."""
+        for module in iter_modules(import_module(self._package).__path__):
+            import_module(f"{self._package}.{module.name}")
+        ordered = sorted(filter(None, self._registered), key=lambda name: (self._registered[name][0], name))
+        return tuple(name for name in ordered if where is None or where(self._registered[name][1]))
+
+    def __getitem__(self, name: str) -> type[C]:
+        """The class of a name."""
+        return self._registered[name][1]
+
+
+_METHODS: Registry[Method] = Registry("deepshare.methods")
 
 
 def register(name: str, *, order: int = LAST) -> Callable[[M], M]:
@@ -253,7 +282,7 @@ def register(name: str, *, order: int = LAST) -> Callable[[M], M]:
 
     def known(method: M) -> M:
         method.name = name
-        _REGISTERED[name] = order, method
+        _METHODS.add(name, method, order)
         return method
 
     return known
@@ -261,9 +290,7 @@ def register(name: str, *, order: int = LAST) -> Callable[[M], M]:
 
 def names(where: Callable[[type[Method]], bool] | None = None) -> tuple[str, ...]:
     """The names of all methods, as recipes have them, or of those that fulfil a condition."""
-    _import_all()
-    ordered = sorted(_REGISTERED, key=lambda name: (_REGISTERED[name][0], name))
-    return tuple(name for name in ordered if where is None or where(_REGISTERED[name][1]))
+    return _METHODS.names(where)
 
 
 def get(name: str) -> type[Method]:
@@ -277,12 +304,7 @@ def get(name: str) -> type[Method]:
     """
     if name not in names():
         raise RecipeError(f'no method is called "{name}": give one of {", ".join(sorted(names()))}')
-    return _REGISTERED[name][1]
-
-
-def _import_all() -> None:
-    for module in iter_modules([str(Path(__file__).parent)]):
-        import_module(f"{__package__}.{module.name}")
+    return _METHODS[name]
 
 
 def over_processes(values: Tensor) -> Tensor:

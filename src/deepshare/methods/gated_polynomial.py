@@ -119,6 +119,12 @@ def keep_largest(scores: Sequence[Tensor], gates: int) -> list[Tensor]:
     return [part.view(score.shape) for part, score in zip(parts, scores, strict=True)]
 
 
+def give_gates(model: nn.Module, scores: Sequence[Tensor], gates: int) -> None:
+    """Give the gates of a budget to the neurons with the largest scores, which are in the order of the sites."""
+    for (_, module), mask in zip(gated(model), keep_largest(scores, gates), strict=True):
+        module.set_mask(mask)
+
+
 def site_budgets(sites: Sequence[Site], gates: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
     """Divide a budget over sites in proportion to weights, or to their neurons; each site gets at least one gate.
 

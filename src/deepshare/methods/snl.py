@@ -26,7 +26,7 @@ from deepshare.methods.base import (
     register,
     swap,
 )
-from deepshare.methods.gated_polynomial import GatedPolynomial, gated, keep_largest
+from deepshare.methods.gated_polynomial import GatedPolynomial, gated, give_gates
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
 from deepshare.sharing.sites import Site, find_sites
@@ -119,10 +119,9 @@ class SNL(Method):
         """
         if phase != "finetune":
             return
-        kept = keep_largest([module.mask.detach() for module in masks(model)], self.gates)
+        scores = [module.mask.detach() for module in masks(model)]
         self.build_phase_modules(model, phase)
-        for (_, module), mask in zip(gated(model), kept, strict=True):
-            module.set_mask(mask)
+        give_gates(model, scores, self.gates)
 
     def penalty(self, model: nn.Module) -> Tensor | None:
         """Return the lasso over all masks, during the search."""

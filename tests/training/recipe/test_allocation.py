@@ -35,7 +35,7 @@ def test_the_schema_knows_every_allocation() -> None:
 
 def test_an_allocation_registers_itself_with_its_traits(monkeypatch: pytest.MonkeyPatch) -> None:
     allocations.names()  # imports the shipped ones
-    monkeypatch.setattr(allocations, "_REGISTERED", dict(allocations._REGISTERED))
+    monkeypatch.setattr(allocations._ALLOCATIONS, "_registered", dict(allocations._ALLOCATIONS._registered))
 
     @allocations.register("halves")
     class Halves(allocations.Allocation):

@@ -12,17 +12,12 @@ The files are imported when a recipe is first checked. What trains is imported b
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import ClassVar, TypeVar
 
-from deepshare.methods.base import PhaseView, RecipeView
+from deepshare.methods.base import LAST, PhaseView, RecipeView, Registry
 from deepshare.sharing.sites import Sites
 
 Weights = Mapping[str, float] | None  # for `plan`, by site; None is the same share of channels everywhere
-
-ROOM = "deepshare.training.allocation"
 
 
 @dataclass(frozen=True)
@@ -59,8 +54,7 @@ class Allocation(ABC):
 
 
 A = TypeVar("A", bound=type[Allocation])
-LAST = 100
-_REGISTERED: dict[str, tuple[int, type[Allocation]]] = {}
+_ALLOCATIONS: Registry[Allocation] = Registry("deepshare.training.allocation")
 
 
 def register(name: str = "", *, order: int = LAST) -> Callable[[A], A]:
@@ -72,7 +66,7 @@ def register(name: str = "", *, order: int = LAST) -> Callable[[A], A]:
     """
 
     def known(allocation: A) -> A:
-        _REGISTERED[name] = order, allocation
+        _ALLOCATIONS.add(name, allocation, order)
         return allocation
 
     return known
@@ -89,9 +83,7 @@ class Uniform(Allocation):
 
 def names(where: Callable[[type[Allocation]], bool] | None = None) -> tuple[str, ...]:
     """The names of all allocations, as recipes have them, or of those that fulfil a condition."""
-    _import_all()
-    ordered = sorted(filter(None, _REGISTERED), key=lambda name: (_REGISTERED[name][0], name))
-    return tuple(name for name in ordered if where is None or where(_REGISTERED[name][1]))
+    return _ALLOCATIONS.names(where)
 
 
 def find(value: str) -> Allocation:
@@ -100,10 +92,4 @@ def find(value: str) -> Allocation:
     >>> find("snl").needs_plain, find("counts.json").needs_plain
     (True, False)
     """
-    return _REGISTERED[value if value in names() else ""][1](value)
-
-
-@cache
-def _import_all() -> None:
-    for module in iter_modules(import_module(ROOM).__path__, f"{ROOM}."):
-        import_module(module.name)
+    return _ALLOCATIONS[value if value in names() else ""](value)
