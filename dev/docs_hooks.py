@@ -17,14 +17,16 @@ from deepshare.study.compare.outcome import Outcomes, read_all
 from deepshare.study.compare.page import QUESTIONS, progress, questions
 from deepshare.study.compare.plots import main_budget
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Study, load_study
-from deepshare.study.compare.tables import rows
+from deepshare.study.compare.tables import MethodRow, rows
 from deepshare.text import byte_size
 from deepshare.training.catalog import list_recipes
 from deepshare.training.run.networks import find, names
 
 ROOT = Path(__file__).parents[1]
 MAIN_STUDY = "fair"
+STARTING = "the starting point of SNL, AutoReP and squares"
 UNSTEADY = 3.0  # points below its best epoch from which a method's end says little
+SPREAD = "Results of several seeds are a mean ± standard deviation."
 SHOWN = {".md", ".svg", ".png", ".json", ".html"}
 
 
@@ -54,34 +56,69 @@ def filled(page: str) -> str:
 
 
 def glance() -> str:
-    """Table of the main study at the budget that has most runs, for the README."""
+    """The main study in a few lines, for the README."""
+    study, data, at, shown = _standings()
+    best, *others = (row for row in shown if row.budget == at)
+    scores = [f"{row.title} {row.test}%" for row in others]
+    setting = f"{study.data[data].title}, {study.epochs} epochs for every method, its starting point's included."
+    budget = f"With {best.runs[0].gates:,} of {best.runs[0].neurons:,} gates"
+    said = (
+        f"{budget}, {best.title} reaches {best.test}% on the test images, "
+        f"{', '.join(scores)} ([the study](results/compare/{MAIN_STUDY}/README.md): ResNet-18 of width 16, CIFAR-100). "
+        f"{setting} {_caveats()}"
+    )
+    return "\n".join(textwrap.wrap(said, 120, break_on_hyphens=False))
+
+
+def standings() -> str:
+    """Table of the main study at the budget that has most runs, for the page about comparators."""
+    *_, shown = _standings()
+    lines = ["| ResNet-18 of width 16, CIFAR-100 | gates | test accuracy | epochs | seeds |"]
+    lines.append("|---|---:|---:|---:|---:|")
+    for row in shown:
+        title = f"all ReLUs, {row.epochs} epochs: {STARTING}" if row.method == TEACHER else row.title
+        epochs = f"{row.before} + {row.epochs}" if row.before else f"{row.epochs}"
+        lines.append(f"| {title} | {row.gates:,} | {row.test}% | {epochs} | {len(row.runs)} |")
+    return "\n".join([*lines, "", *textwrap.wrap(_caveats(), 120)])
+
+
+def _standings() -> tuple[Study, str, int, list[MethodRow]]:
+    """The study, its first images, its main budget, and rows with all ReLUs and at that budget, the best first."""
     study, outcomes = _main_study()
     data = next(iter(study.data))
     found = [row for row in rows(study, outcomes, data) if row.runs]
     at = main_budget(found)
-    ends = [row for row in found if not row.budget or row.budget == row.runs[0].neurons]
-    full = [row for row in ends if row.method != GELU_TEACHER and row.gates]
+    full = [row for row in found if _is_full(row) and row.method != GELU_TEACHER]
     shown = full + [row for row in found if row.budget == at and study.methods[row.method].drawn]
-    lines = ["| ResNet-18 of width 16, CIFAR-100 | gates | test accuracy | epochs | seeds |"]
-    lines.append("|---|---:|---:|---:|---:|")
-    for row in sorted(shown, key=lambda row: -row.test.mean):
-        title = f"all ReLUs, {row.epochs} epochs: where others start" if row.method == TEACHER else row.title
-        epochs = f"{row.before} + {row.epochs}" if row.before else f"{row.epochs}"
-        lines.append(f"| {title} | {row.gates:,} | {row.test}% | {epochs} | {len(row.runs)} |")
+    return study, data, at, sorted(shown, key=lambda row: -row.test.mean)
+
+
+def _is_full(row: MethodRow) -> bool:
+    return bool(row.gates) and row.budget in (None, row.runs[0].neurons)
+
+
+def _caveats() -> str:
+    """What a reader of these figures has to know."""
+    study, data, _, shown = _standings()
+    _, outcomes = _main_study()
+    said = [
+        "A teacher's epochs are not counted: DeepShare from scratch learns from a network with GELUs "
+        f"({teacher.epochs} epochs), the others from their starting point."
+        for teacher in rows(study, outcomes, data)
+        if teacher.method == GELU_TEACHER and teacher.runs
+    ]
     finished, _, _ = progress(study, outcomes).partition(" Chosen")
-    said = (
-        f"{study.data[data].title}, {study.epochs} epochs in all for every method. {finished} With several seeds, mean "
-        "± standard deviation; differences of single seeds are only indicative."
-    )
-    if not any(row.epochs == study.epochs for row in full):
-        said += f" All ReLUs with {study.epochs} epochs have not been run yet: no row here is a ceiling."
-    for row in (row for row in shown if row.budget == at and any(outcome.curve for outcome in row.outcomes)):
+    spread = [SPREAD] if any(len(row.runs) > 1 for row in shown) else []
+    said += [finished, *spread, "Differences between single seeds are only indicative."]
+    if not any(_is_full(row) and row.epochs == study.epochs for row in shown):
+        left = f"The all-ReLU network has not yet been trained for {study.epochs} epochs"
+        said.append(f"{left}, so no result here is an upper bound.")
+    for row in (row for row in shown if row.budget and any(outcome.curve for outcome in row.outcomes)):
         *_, values = mean_curve(row)[0].values()  # of the last phase: before it the network is another
         if (gap := max(values) - values[-1]) > UNSTEADY:
-            said += (
-                f" {row.title} is unsteady here: on validation images it ends {gap:.1f} points below its best epoch."
-            )
-    return "\n".join([*lines, "", *textwrap.wrap(said, 120)])
+            best = f"on validation images it ends {gap:.1f} points below its best epoch."
+            said.append(f"{row.title}'s accuracy fluctuates: {best}")
+    return " ".join(said)
 
 
 def answers() -> str:
@@ -154,7 +191,7 @@ def _title(page: Path) -> str:
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/results.md": {"networks": networks, "recipes": recipes, "results": results},
-    "docs/comparators.md": {"answers": answers},
+    "docs/comparators.md": {"standings": standings, "answers": answers},
     "README.md": {"glance": glance},
 }
 

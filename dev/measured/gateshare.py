@@ -17,9 +17,8 @@ LINKS = {"gateshare-lan": "LAN, 1 Gbit/s and 0.5 ms", "gateshare-wan": "WAN, 100
 # Figures that no record here holds, before the image and online, and where they are from.
 LLAMA, CONCRETE = ("13 s", "3.6 s"), ("", "40 s, 128 cores")
 AUTHORS = "https://github.com/zama-ai/concrete-ml/tree/main/use_case_examples/cifar/cifar_brevitas_training"
-ELSEWHERE = f"""LLAMA (commit f24bf3e, 40 bits) was built from source and timed once, on two quiet cores with AVX-512;
-    no record of that run is kept here. Concrete ML was not run here: its figure is [the authors' own]({AUTHORS}), for a
-    ternary VGG on CIFAR-10."""
+ELSEWHERE = f"""LLAMA (commit f24bf3e, 40 bits) was timed once on two quiet cores with AVX-512, and no record is kept
+    here. Concrete ML was not run here: its authors [published]({AUTHORS}) this for a ternary VGG on CIFAR-10."""
 LARGER = {"wrn22-8": "WRN-22-8 at 32x32", "resnet18-64": "ResNet-18 at 64x64"}
 
 

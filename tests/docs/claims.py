@@ -102,15 +102,15 @@ def pooled() -> Claims:
 
 
 def results() -> Claims:
-    """README.md, Results."""
+    """docs/results.md, Findings."""
     s = small()
     camvid = [run(f"{CAMVID}/{name}") for name in ("plain", "gates-10", "gates-3")]
     plain, tenth, least = (run(f"{CIFAR}/{name}") for name in ("plain", "gates-10", "gates-1.25"))
     same = content("cifar100-small/fidelity.json")
     return {
-        "| [Private bytes]": ["6,000", *activations()],
-        "| [Private and plain]": [str(same["same_class"]), f"{same['images']:,}"],
-        "| [Any model in]": translated(),
+        "| [Bytes with crypten]": ["6,000", *activations()],
+        "| [Same class in private]": [str(same["same_class"]), f"{same['images']:,}"],
+        "| [Networks that convert]": translated(),
         "| [CIFAR-100]": [
             *(f"{plain.test:.2f}", f"{plain.gates:,}", epochs(plain)),
             *(epochs(least), f"{tenth.test:.2f}", s.share(tenth.gates)),
@@ -374,7 +374,7 @@ def scores(run: Finished) -> list[str]:
 
 PAGES: dict[tuple[str, str | None], Callable[[], Claims]] = {
     ("docs/comparators.md", "Found"): found,
-    ("README.md", "Results"): results,
+    ("docs/results.md", "Findings"): results,
     ("docs/measurements.md", None): measured,
     (f"results/{CIFAR}/README.md", None): cifar,
     (f"results/{CAMVID}/README.md", None): camvid,

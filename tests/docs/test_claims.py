@@ -38,4 +38,7 @@ def test_a_figure_without_a_record_says_so() -> None:
 @pytest.mark.parametrize("page", OTHER, ids=lambda page: str(page.relative_to(DOCS)))
 def test_other_pages_state_no_results(page: Path) -> None:
     text = written_by_hand(page.read_text(encoding="utf-8"))
+    for name, heading in PAGES:
+        if heading is not None and ROOT / name == page:
+            text = text.replace(section(page, heading), "")
     assert [s for s in sentences(text) if RESULT.search(s)] == []
