@@ -135,6 +135,23 @@ def test_a_record_says_on_what(one: Measurement) -> None:
     assert json.loads(one.file.read_text(encoding="utf-8"))["command"].startswith("python benchmarks/")
 
 
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("one", MEASURED, ids=lambda one: one.name)
+def test_the_commit_of_a_record_is_in_the_history(one: Measurement) -> None:
+    shallow = git("rev-parse", "--is-shallow-repository")
+    if shallow.returncode != 0:
+        pytest.skip("this is no git repository")
+    if shallow.stdout.strip() == "true":
+        pytest.skip("a shallow clone does not have the commits of all records")
+    known = git("merge-base", "--is-ancestor", one.record["commit"], "HEAD")
+    assert known.returncode == 0, (
+        f"{one.record['commit']} is not in the history: python dev/measurements.py --only {one.name}"
+    )
+
+
 def made(network: str, seconds: float, **changes: object) -> dict[str, object]:
     """A row of benchmarks/gateshare.py."""
     sizes = {"rounds": 17, "online_bytes": 7_900_000, "dealer_to_client": 2_500_000, "dealer_to_server": 14_900_000}
