@@ -105,7 +105,7 @@ def test_keywords_and_defaults_stay() -> None:
 def test_a_block_that_is_called_in_another_way_says_so() -> None:
     shared, _ = shared_and_plain(Net)
     x = torch.randn(2, *SIZE)
-    with pytest.raises(UnsupportedModelError, match=r"^with_none: its arguments have None or lists in other places"):
+    with pytest.raises(UnsupportedModelError, match=r"^with_none: its arguments have None, lists or flags in other"):
         shared.with_none(x, x)
-    with pytest.raises(UnsupportedModelError, match=r"^with_list: its arguments have None or lists in other places"):
+    with pytest.raises(UnsupportedModelError, match=r"^with_list: its arguments have None, lists or flags in other"):
         shared.with_list(x, x, seen=[x, x])

@@ -9,7 +9,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from inspect import Parameter, signature
+from itertools import chain
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,7 +21,7 @@ from torch import fx, nn
 
 from deepshare.errors import UnsupportedModelError
 from deepshare.sharing.observe import RELU_FUNCTIONS, is_plain_relu
-from deepshare.sharing.trace import RewrittenForward, trace_block
+from deepshare.sharing.trace import RewrittenForward, install, trace_block
 
 Make = Callable[[nn.Module], nn.Module | None]
 
@@ -125,8 +128,7 @@ def replace_functions(block: nn.Module, path: str, makes: Sequence[Make], kinds:
             node.replace_all_uses_with(graph.call_module(name, (source,)))
         graph.erase_node(node)
     if changed:
-        code = graph.python_code("self")
-        block.forward = RewrittenForward(block, code.src + tracer.front(where), code.globals | dict(tracer.names()))
+        install(block, where, tracer)
 
 
 def _called_again(graph: fx.Graph, block: nn.Module, kinds: AbstractSet[type[nn.Module]]) -> list[fx.Node]:
@@ -148,15 +150,29 @@ def is_stateless(module: nn.Module) -> bool:
 
 
 def _named(block: nn.Module) -> set[str]:
-    """Functions that the forward of a block names, in its class or as it was rewritten."""
+    """Functions that the forward of a block names, in its class or as it was rewritten, or has under other names."""
     if type(block).__module__.startswith("torch.nn."):
         return set()
     forward = block.forward
     if isinstance(forward, RewrittenForward):
         names: Iterable[str] = re.findall(r"\.(\w+)\(", forward.source)
     else:
-        names = getattr(getattr(getattr(forward, "__func__", None), "__code__", None), "co_names", ())
+        function = getattr(forward, "__func__", None)
+        names = getattr(getattr(function, "__code__", None), "co_names", ())
+        reached = [vars(block).get(name, getattr(function, "__globals__", {}).get(name)) for name in names]
+        names = chain(names, *map(_names_of, reached))
     return {name.rstrip("_") for name in names} & _MODULES.keys()
+
+
+def _names_of(value: Any) -> Iterable[str]:
+    """Names of a function, or of those in a container, and of what a function of one's own calls."""
+    if isinstance(value, partial):
+        return _names_of(value.func)
+    if isinstance(value, dict | list | tuple):
+        return chain(*map(_names_of, value.values() if isinstance(value, dict) else value))
+    if any(value is function for function in _FUNCTIONS):
+        return (str(getattr(value, "__name__", "")),)
+    return value.__code__.co_names if isinstance(value, FunctionType) else ()
 
 
 def _outline(block: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -227,6 +227,8 @@ def is_layer(module: nn.Module) -> bool:
 
 
 class _Recorder(TorchFunctionMode):
+    """Records one forward pass; what depends on parameters alone is the same for all images, and not looked at."""
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
@@ -240,6 +242,7 @@ class _Recorder(TorchFunctionMode):
         self.others: list[Comparison] = []
         self.rewritten: dict[int, tuple[Tensor, int]] = {}
         self.rereads: set[int] = set()
+        self.fixed: dict[int, Tensor] = {id(t): t for t in chain(model.parameters(), model.buffers())}
         self.layers: dict[int, tuple[Tensor, tuple[str, ...]]] = {}  # holds the tensor, so that its id is not reused
         for module in self.names:
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -270,9 +273,14 @@ class _Recorder(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if self.rewritten and name not in _LOOKS_ONLY:
             self.note_rereads((args, kwargs))
-        if func in RELU_FUNCTIONS:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        fixed = bool(tensors) and all(id(tensor) in self.fixed for tensor in tensors)
+        if func in RELU_FUNCTIONS and not fixed:
             return self._relu(func, *args, **kwargs)
         result = _normalised(*args, **kwargs) if func is F.batch_norm else func(*args, **kwargs)
+        if fixed:
+            self.fixed |= {id(leaf): leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+            return result
         self._feed(result, () if name.rstrip("_") in _ENDS else self._layers_of((args, kwargs)))
         if func in ADD_FUNCTIONS and sum(isinstance(a, Tensor) and a.dim() >= 3 for a in args) == 2:
             self.adds.add(self._caller())

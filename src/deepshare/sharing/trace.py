@@ -77,7 +77,8 @@ def rewrite(
     """
     tracer = trace_block(block, path, inputs)
     graph = tracer.graph
-    relus = [node for node in graph.nodes if _is_relu(node, block)]
+    given = _given(graph)
+    relus = [node for node in graph.nodes if node in given and _is_relu(node, block)]
     if len(relus) != calls:
         raise UnsupportedModelError(
             f"{path}: {calls} ReLU calls ran but its traced forward has {len(relus)}: "
@@ -90,12 +91,19 @@ def rewrite(
         with graph.inserting_before(node):
             node.replace_all_uses_with(graph.call_module(name, (source,)))
         graph.erase_node(node)
-    code = graph.python_code("self")
+    install(block, path, tracer)
+
+
+def install(block: nn.Module, path: str, tracer: BlockTracer) -> None:
+    """Let a block run the graph that was traced of it."""
+    for name, tensor in tracer.constants.items():
+        setattr(block, name, tensor)
+    code = tracer.graph.python_code("self")
     block.forward = RewrittenForward(block, code.src + tracer.front(path), code.globals | dict(tracer.names()))
 
 
 def trace_block(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
-    """Trace in train and eval mode; FX bakes in `self.training`, so the two must agree.
+    """Trace in train and eval mode; FX bakes in `self.training`, so the two must agree, but for flags that say it.
 
     Raises:
         UnsupportedModelError: The block's forward cannot be traced, or depends on its training mode.
@@ -124,13 +132,58 @@ def trace_block(block: nn.Module, path: str, inputs: Inputs) -> BlockTracer:
             f"{path}: its forward also draws random numbers, which cannot be traced: "
             "give each ReLU call an nn.ReLU module of its own"
         )
+    _read_mode(tracers[0].graph, tracers[1].graph)
     sources = [tracer.graph.python_code("self").src + tracer.front(path) for tracer in tracers]
-    if sources[0] != sources[1]:
+    if sources[0] != sources[1] or not _same_constants(*tracers):
         raise UnsupportedModelError(
             f"{path}: its forward reads self.training, which cannot be traced: "
             "give each ReLU call an nn.ReLU module of its own"
         )
     return tracers[0]
+
+
+def _given(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that depend on the block's arguments, and so on the images."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _read_mode(training: fx.Graph, evaluation: fx.Graph) -> None:
+    """Let flags that are the training mode, such as that of F.dropout, read it in both graphs of a block."""
+    made: list[tuple[fx.Node, fx.Node]] = []
+
+    def read(one: Any, other: Any) -> tuple[Any, Any]:
+        if one is not True or other is not False:
+            return one, other
+        if not made:
+            first, second = (_begin(graph, "training") for graph in (training, evaluation))
+            made.append((first, second))
+        return made[0]
+
+    for node, other in zip(list(training.nodes), list(evaluation.nodes), strict=False):
+        if node.op not in ("call_function", "call_method") or node.target != other.target:
+            continue
+        pairs = [read(*pair) for pair in zip(node.args, other.args, strict=False)]
+        named = {key: read(value, other.kwargs.get(key)) for key, value in node.kwargs.items()}
+        if len(node.args) == len(other.args) and node.kwargs.keys() == other.kwargs.keys():
+            node.args, other.args = (tuple(pair[side] for pair in pairs) for side in (0, 1))
+            node.kwargs, other.kwargs = ({key: pair[side] for key, pair in named.items()} for side in (0, 1))
+
+
+def _begin(graph: fx.Graph, attribute: str) -> fx.Node:
+    """Read an attribute of the block before all else."""
+    with graph.inserting_before(next(iter(graph.nodes))):
+        return graph.create_node("get_attr", attribute)
+
+
+def _same_constants(one: BlockTracer, other: BlockTracer) -> bool:
+    pairs = ((tensor, other.constants.get(name)) for name, tensor in one.constants.items())
+    return one.constants.keys() == other.constants.keys() and all(
+        b is not None and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs
+    )
 
 
 def _is_relu(node: fx.Node, block: nn.Module) -> bool:

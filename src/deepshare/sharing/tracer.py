@@ -2,15 +2,18 @@
 
 FX treats every argument as a tensor: it bakes in the wrong branch of `shortcut is None`, and a list cannot be written
 to. Here arguments keep the structure seen at run time: None stays None, containers stay containers, and only their
-elements become inputs of the graph. A few generated lines unpack the arguments in the same way at run time.
+elements become inputs of the graph. Flags, words and whole numbers keep their defaults. A few generated lines unpack
+the arguments in the same way at run time.
 """
 
 from collections.abc import Callable, Iterator
-from inspect import BoundArguments, Parameter, Signature, signature
+from dis import get_instructions
+from inspect import BoundArguments, Parameter, Signature, currentframe, signature
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from deepshare.errors import UnsupportedModelError
 
@@ -21,7 +24,13 @@ class BlockTracer(fx.Tracer):
     Args:
         block: The block.
         inputs: Outline of the arguments it was called with, from `observe`.
+
+    Attributes:
+        constants: Tensors that the forward makes without its arguments, by the names under which the graph reads them.
     """
+
+    # What a forward computes of buffers alone would else be a constant, which loaded weights do not change.
+    proxy_buffer_attributes = True
 
     def __init__(self, block: nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         super().__init__()
@@ -29,12 +38,38 @@ class BlockTracer(fx.Tracer):
         self.bound = self.signature.bind(*inputs[0], **inputs[1])
         self.defaults = {p.name: p.default for p in self.signature.parameters.values() if p.default is not p.empty}
         missing = self.defaults.keys() - self.bound.arguments.keys()
-        self.bound.arguments |= {name: None if self.defaults[name] is None else ... for name in missing}
         self.members = set(block.modules())
         self.contexts = _contexts()
         self.sources: list[str] = []
         self.conditions: list[str] = []
+        self.bound.arguments |= {name: self._outline_of(name) for name in missing}
         self.written: list[str] = []
+        self.constants: dict[str, Tensor] = {}
+
+    def trace(self, root: Any, concrete_args: Any = None) -> fx.Graph:
+        """Trace the block, which is left as it was."""
+        before = set(vars(root))
+        try:
+            return super().trace(root, concrete_args)
+        finally:
+            made = [name for name in vars(root) if name not in before]
+            self.constants = {name: vars(root).pop(name) for name in made}
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Keep an assertion in the graph; refuse any other choice that depends on the arguments."""
+        here = currentframe()
+        if here is not None and here.f_back is not None and _asserts(here.f_back.f_back):  # between: Proxy.__bool__
+            self.create_proxy("call_function", torch._assert, (obj, "an assertion of the forward fails"), {})
+            return True
+        return super().to_bool(obj)
+
+    def _outline_of(self, name: str) -> Any:
+        """The outline of an argument that was not given."""
+        default = self.defaults[name]
+        if isinstance(default, int | str):
+            self.conditions.append(f"{name} == _default_{name}")
+            return _Fixed(default)
+        return None if default is None else ...
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """Create a node; refuse a context manager such as no_grad, which FX would drop."""
@@ -73,6 +108,8 @@ class BlockTracer(fx.Tracer):
         if outline is None:
             self.conditions.append(f"{source} is None")
             return None
+        if isinstance(outline, _Fixed):
+            return outline.value
         if isinstance(outline, dict):
             self.conditions.append(f"{source}.keys() == {set(outline)}" if outline else f"not {source}")
             return {key: self._stand_in(f"{source}[{key!r}]", value) for key, value in outline.items()}
@@ -105,11 +142,30 @@ class BlockTracer(fx.Tracer):
         return parameter.replace(annotation=Parameter.empty, default=default)
 
 
+class _Fixed:
+    """The value of an argument that the graph takes for granted."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 class _Name(str):
     """A default value whose repr is its name in the generated code."""
 
     def __repr__(self) -> str:
         return str(self)
+
+
+_BETWEEN = frozenset({"TO_BOOL", "CACHE", "NOT_TAKEN", "POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE"})
+
+
+def _asserts(frame: FrameType | None) -> bool:
+    """Whether a frame, which wants to know the truth of a proxy, decides on an assertion alone."""
+    if frame is None:
+        return False
+    rest = (one for one in get_instructions(frame.f_code) if one.offset >= frame.f_lasti)
+    after = next((one for one in rest if one.opname not in _BETWEEN), None)
+    return after is not None and "AssertionError" in (after.argval, after.opname.title().replace("_", "")[4:])
 
 
 def _contexts() -> tuple[bool, ...]:
@@ -123,6 +179,6 @@ def _same(items: list[Any], others: list[Any]) -> bool:
 def refuse_other_arguments(path: str) -> NoReturn:
     """Raise because a traced block got arguments of another structure than during conversion."""
     raise UnsupportedModelError(
-        f"{path}: its arguments have None or lists in other places than when its ReLUs were found: "
+        f"{path}: its arguments have None, lists or flags in other places than when its ReLUs were found: "
         "give each ReLU call an nn.ReLU module of its own"
     )
