@@ -187,7 +187,8 @@ def handles(*functions: str, several: bool = False) -> Callable[[Handler], Handl
 PASSING = frozenset(
     {
         *("dropout", "dropout2d", "feature_dropout", "alpha_dropout", "dropout1d", "dropout3d"),
-        *("contiguous", "clone", "detach", "to", "double", "float", "type_as", "requires_grad_"),
+        *("contiguous", "clone", "detach", "requires_grad_"),
+        *("to", "double", "float", "half", "bfloat16", "type", "type_as"),
     }
 )
 
@@ -199,6 +200,6 @@ CURES = {
     **dict.fromkeys(("conv3d", "avg_pool3d", "max_pool3d"), "private inference takes images, not volumes"),
     **dict.fromkeys(
         ("softmax", "log_softmax", "softmin"),
-        "private inference has no division by a secret: leave attention out, and this at the end (it keeps the order)",
+        "private inference has no division by a secret: leave attention out, and let a softmax of classes come last",
     ),
 }

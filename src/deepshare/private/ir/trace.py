@@ -1,11 +1,13 @@
 """Translation of a trained network into a program: run it once, record its calls, fold BatchNorm, compare.
 
-The program gives logits; `with_answer` makes it give the best classes alone.
+The program gives logits; a softmax that follows them is left to the client. `with_answer` makes it give the best
+classes alone.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from deepshare.errors import EngineError, PlanMismatchError, UnsupportedModelError, reason
 from deepshare.private.ir import arithmetic, pooling, shapes  # noqa: F401
 from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
+from deepshare.private.ir.double import Double, in_double
 from deepshare.private.ir.layers import Leaders, activation, is_leaf
 from deepshare.private.ir.program import (
     Input,
@@ -27,13 +30,16 @@ from deepshare.private.ir.program import (
     TopClasses,
     Weighted,
 )
-from deepshare.sharing.observe import BATCH, check_input_size, check_original, copy_of, other_channels
+from deepshare.sharing.observe import BATCH, check_input_size, check_original, other_channels
 
 Revealed = Literal["class", "top5", "logits"]
 _PLACES = {"class": 1, "top5": 5}
 
 # What folding and another order of additions may change, relative to the largest output.
 _TOLERANCE = 1e-8
+
+Scores = Callable[..., Tensor]
+_SCORES = frozenset({"softmax", "log_softmax"})
 
 
 def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = True) -> Program:
@@ -52,13 +58,13 @@ def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = Tr
     """
     size = check_input_size(input_size)
     check_original(model)
-    network = copy_of(model).double().cpu().eval()
+    network = in_double(model)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(BATCH, *size, dtype=torch.float64, generator=generator)
     with torch.no_grad():
         tracer = _Tracer(network, images)
         try:
-            with tracer:
+            with Double(), tracer:
                 result = network(images)
         except (UnsupportedModelError, PlanMismatchError):
             raise
@@ -68,11 +74,12 @@ def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = Tr
                 f"{type(model).__name__} does not run on images of size {shape} ({reason(error)}): "
                 f"{other_channels(model, size) or 'give the input size that it was trained for'}"
             ) from error
+        output, scores = tracer.output(result)
         if tracer.problems:
             raise UnsupportedModelError(list(dict.fromkeys(tracer.problems)))
-        program = fold(tracer.operations, tracer.output(result))
+        program = fold(tracer.operations, output)
         if compare:
-            _check(program, model, torch.randn(BATCH, *size, dtype=torch.float64, generator=generator))
+            _check(program, model, torch.randn(BATCH, *size, dtype=torch.float64, generator=generator), scores)
     return program
 
 
@@ -93,14 +100,16 @@ def with_answer(program: Program, revealed: Revealed) -> Program:
     return Program((*program.operations, TopClasses("answer", (last,), (places, *shape[1:]), shape[0])))
 
 
-def _check(program: Program, model: nn.Module, images: Tensor) -> None:
-    """Compare the program with the network on new images."""
+def _check(program: Program, model: nn.Module, images: Tensor, scores: Scores | None) -> None:
+    """Compare the program, and what the client does with its logits, with the network on new images."""
     name = type(model).__name__
-    result = copy_of(model).double().cpu().eval()(images.clone())
+    with Double():
+        result = in_double(model)(images.clone())
     expected = result["out"] if isinstance(result, dict) else result
     if not bool(torch.isfinite(expected).all()):
         raise UnsupportedModelError(f"{name} gives numbers that are not finite on random images: look at its weights")
-    difference = (program.evaluate(images) - expected).abs().max()
+    logits = program.evaluate(images)
+    difference = ((scores(logits) if scores else logits) - expected).abs().max()
     if not difference <= _TOLERANCE * expected.abs().max().clamp(min=1):
         raise UnsupportedModelError(
             f"{name} was translated but computes something else ({difference:.1e} apart): it may draw random numbers, "
@@ -121,17 +130,24 @@ class _Tracer(TorchFunctionMode):
         self.tensors: list[Any] = [images]
         self.leaders: Leaders = {}
         self.problems: list[str] = []
+        self.scores: dict[int, tuple[int, Scores, UnsupportedModelError]] = {}
         for module in self.names:
             module.register_forward_pre_hook(self._enter)
             module.register_forward_hook(self._leave)
 
-    def output(self, result: Any) -> int:
+    def output(self, result: Any) -> tuple[int, Scores | None]:
+        """The operation of the logits, and the softmax of theirs that the network returns, if it does."""
         result = result["out"] if isinstance(result, dict) and "out" in result else result
         if not isinstance(result, Tensor) or id(result) not in self.numbers:
             raise UnsupportedModelError(
                 f"the network returns {type(result).__name__}, not one tensor of scores: wrap it so that it does"
             )
-        return self.numbers[id(result)]
+        output = self.numbers[id(result)]
+        read = {source for operation in self.operations for source in operation.inputs}
+        for number, (_, _, error) in self.scores.items():
+            self.problems += error.problems if number in read or number != output else []
+        logits, scores, _ = self.scores.get(output, (output, None, None))
+        return logits, scores
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self.stack.append(self.names[module])
@@ -184,9 +200,9 @@ class _Tracer(TorchFunctionMode):
                 self._refuse(error, results)
         return result
 
-    def _refuse(self, error: UnsupportedModelError, results: Sequence[Tensor]) -> None:
+    def _refuse(self, error: UnsupportedModelError, results: Sequence[Tensor], *, noted: bool = True) -> None:
         """Note a problem, and go on with results of an unknown operation to find the others."""
-        self.problems += error.problems
+        self.problems += error.problems if noted else []
         for result in results:
             self._add(Input("unknown", (), tuple(result.shape[1:])), result)
 
@@ -203,10 +219,15 @@ class _Tracer(TorchFunctionMode):
                 "private inference knows sums, products, maxima and concatenation of such"
             )
         if handler is None:
-            raise UnsupportedModelError(
+            error = UnsupportedModelError(
                 f"{where or 'the network'} calls {name.strip('_')}, which private inference does not know: "
                 f"{CURES.get(name.strip('_'), 'build it from convolutions, ReLUs, pooling, sums and products')}"
             )
+            if name not in _SCORES or not _over_classes(func, args[0] if args else kwargs["input"], result):
+                raise error
+            self._refuse(error, [result], noted=False)
+            self.scores[self.numbers[id(result)]] = sources[0], partial(func, dim=1), error
+            return
         results = [result] if isinstance(result, Tensor) else [part for part in result if isinstance(part, Tensor)]
         made = handler(self._call(where, tuple(sources), results), *args, **kwargs)
         if isinstance(made, Operation):
@@ -223,6 +244,11 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     return [t for item in value for t in _tensors(item)] if isinstance(value, tuple | list) else []
+
+
+def _over_classes(softmax: Scores, x: Tensor, result: Tensor) -> bool:
+    """Whether a softmax is one over the classes: it is left to the client if nothing follows it."""
+    return x.dim() > 1 and torch.equal(partial(softmax, dim=1)(x), result)
 
 
 def fold(operations: Sequence[Operation], output: int) -> Program:
