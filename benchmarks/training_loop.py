@@ -162,9 +162,9 @@ def our_loop(recipe: Recipe, images: ImageSet, batch: int, name: str, with_teach
             # The GELU network teaches the first phase; the shared network with soft gates teaches the others.
             teacher = gelu if name == "gelu" else copy.deepcopy(model)
             method.on_epoch_start(teacher, "gelu", 0, 1)
-            lay_out(teacher, layout_of(teacher)).eval().requires_grad_(False)
+            lay_out(teacher, layout_of(teacher, (3, 32, 32))).eval().requires_grad_(False)
     phase = getattr(recipe, name).model_copy(update={"batch": batch, "distill": 1.0 if with_teacher else 0.0})
-    layout = layout_of(model)
+    layout = layout_of(model, (3, 32, 32))
     lay_out(model, layout)
     optimiser = method.optimiser(model, lr=phase.lr, momentum=phase.momentum, weight_decay=phase.weight_decay)
     module, wrapped = fabric.setup(model, optimiser)

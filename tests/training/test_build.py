@@ -90,14 +90,27 @@ def test_the_budget_of_every_recipe_can_be_met(name: str) -> None:
 
 
 def test_channels_last_unless_a_strided_pointwise_convolution_is_narrow() -> None:
-    assert layout_of(zoo.resnet18(10, width=16, depth=10)) == torch.channels_last
-    assert layout_of(zoo.resnet18(10, width=8, depth=10)) == torch.contiguous_format
-    assert layout_of(nn.Conv2d(3, 8, 3, stride=2)) == torch.channels_last
-    assert layout_of(nn.Conv2d(3, 8, 1)) == torch.channels_last
+    size = (3, 16, 16)
+    assert layout_of(zoo.resnet18(10, width=16, depth=10), size) == torch.channels_last
+    assert layout_of(zoo.resnet18(10, width=8, depth=10), size) == torch.contiguous_format
+    assert layout_of(nn.Conv2d(3, 8, 3, stride=2), size) == torch.channels_last
+    assert layout_of(nn.Conv2d(3, 8, 1), size) == torch.channels_last
+
+
+def test_a_network_that_views_maps_as_vectors_keeps_the_usual_layout() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.conv(x)).view(-1, 8 * 14 * 14)
+
+    assert layout_of(Net(), (3, 16, 16)) == torch.contiguous_format
 
 
 def test_a_network_without_images_is_left_as_it_is() -> None:
-    assert layout_of(nn.Linear(2, 2)) == torch.contiguous_format
+    assert layout_of(nn.Linear(2, 2), (2,)) == torch.contiguous_format
 
 
 @pytest.fixture

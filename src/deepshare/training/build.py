@@ -81,8 +81,10 @@ def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
     return output.shape
 
 
-def layout_of(model: nn.Module) -> torch.memory_format:
+def layout_of(model: nn.Module, input_size: Sequence[int]) -> torch.memory_format:
     """Return the memory format to train in: channels last where that is safe, a quarter faster on a CPU.
+
+    A network may view a map as a vector, which it cannot in that format.
 
     The backward of oneDNN's strided 1x1 convolution in channels last writes past its buffer if there are fewer channels
     than in one of its blocks (oneDNN issue 6035): 8 with AVX2, 16 with AVX-512.
@@ -91,7 +93,21 @@ def layout_of(model: nn.Module) -> torch.memory_format:
     unsafe = any(
         c.kernel_size == (1, 1) and c.stride != (1, 1) and c.in_channels // c.groups < 16 for c in convolutions
     )
-    return torch.contiguous_format if unsafe or not convolutions else torch.channels_last
+    if unsafe or not convolutions or not _runs_in_channels_last(model, input_size):
+        return torch.contiguous_format
+    return torch.channels_last
+
+
+def _runs_in_channels_last(model: nn.Module, input_size: Sequence[int]) -> bool:
+    twin, images = copy.deepcopy(model).cpu().float().eval(), torch.zeros(2, *input_size)
+    if images.dim() != 4:
+        return False
+    try:
+        with torch.no_grad():
+            lay_out(twin, torch.channels_last)(images.contiguous(memory_format=torch.channels_last))
+    except RuntimeError:
+        return False
+    return True
 
 
 def lay_out(model: nn.Module, layout: torch.memory_format) -> nn.Module:

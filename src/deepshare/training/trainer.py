@@ -124,7 +124,7 @@ class Trainer:
 
     def _set_up(self, name: str) -> PhaseContext:
         settings = self.phases[name]
-        layout = layout_of(self.model)
+        layout = layout_of(self.model, self.context.data.input_size)
         lay_out(self.model, layout)
         teacher = self._teacher(name)
         optimiser = self.method.optimiser(
@@ -154,7 +154,9 @@ class Trainer:
         if teacher is None:
             return None
         teacher = self.method.wrap_teacher(self.model, teacher, name)
-        lay_out(teacher, layout_of(teacher)).to(self.fabric.device).eval().requires_grad_(False)
+        lay_out(teacher, layout_of(teacher, self.context.data.input_size)).to(self.fabric.device).eval().requires_grad_(
+            False
+        )
         return self._compiled(teacher)
 
     def _images(self, count: int) -> Tensor:
