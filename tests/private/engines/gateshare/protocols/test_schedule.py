@@ -118,7 +118,12 @@ def test_a_lot_arrives_as_it_was_dealt(trial: Trial, ends: Ends) -> None:
 
 def test_masked_weights_are_the_same_from_a_channel_and_from_a_file(trial: Trial, ends: Ends) -> None:
     server, client = ends
-    sending = sent_by(lambda: [server.send(number, *masked) for number, masked in trial.masked_weights.items()])
+
+    def send() -> None:
+        for number, masked in trial.masked_weights.items():
+            server.send(number, *masked)
+
+    sending = sent_by(send)
     received = dict(receive_masked_weights(client, trial.public))
     sending.join()
     parsed = parse_masked_weights(bytearray(dump_masked_weights(trial.masked_weights)), trial.public)
