@@ -30,6 +30,7 @@ INSIDE = {
         {"trainer"},
         {"allocation"},
         {"pipeline"},
+        {"api"},
     ),
     "private": (
         {"ir", "transport"},

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from deepshare.sharing.plan import Plan
     from deepshare.sharing.planning import plan
     from deepshare.sharing.sites import find_sites
+    from deepshare.training.api import allocate, fit
     from deepshare.training.build import load
     from deepshare.training.evaluate import evaluate
-    from deepshare.training.pipeline import allocate, fit
 
 __version__ = "0.2.0"
 
@@ -48,12 +48,12 @@ __all__ = [
 _MODULE_OF: dict[str, str | None] = {
     "DeepShareError": "errors",
     "Plan": "sharing.plan",
-    "allocate": "training.pipeline",
+    "allocate": "training.api",
     "count_gates": "sharing.convert",
     "evaluate": "training.evaluate",
     "export_onnx": "sharing.onnx",
     "find_sites": "sharing.sites",
-    "fit": "training.pipeline",
+    "fit": "training.api",
     "load": "training.build",
     "maxpool_to_avgpool": "sharing.piecewise",
     "maxpool_to_relu": "sharing.piecewise",

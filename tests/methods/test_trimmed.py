@@ -9,8 +9,8 @@ from deepshare.methods.deepshare import DeepShare, trim
 from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import set_progress, shared_relus
 from deepshare.sharing.planning import plan
+from deepshare.training.api import fit
 from deepshare.training.build import load
-from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import load_recipe
 
 

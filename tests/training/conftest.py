@@ -7,7 +7,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from deepshare.training.pipeline import fit
+from deepshare.training.api import fit
 from tests.training.small_runs import Small, small_recipe
 
 

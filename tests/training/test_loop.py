@@ -19,10 +19,10 @@ from deepshare.methods.deepshare import DeepShare
 from deepshare.sharing.gates import SharedReLU, set_progress
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.planning import plan
+from deepshare.training.api import fit
 from deepshare.training.build import load, plain_network
 from deepshare.training.data_source import make_data_source
 from deepshare.training.loop import TrainContext, cross_entropy, distillation, learning_rate
-from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import Phase, Recipe, load_recipe
 from deepshare.training.reporter import EpochLine, Reporter
 from deepshare.training.run.checkpoint import WeightsHeader

@@ -12,8 +12,9 @@ from deepshare.private.api import infer
 from deepshare.private.cost import predict
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.onnx import export_onnx
+from deepshare.training.api import fit
 from deepshare.training.build import load, plain_network
-from deepshare.training.pipeline import check_method, fit
+from deepshare.training.pipeline import check_method
 from deepshare.training.recipe.files import Recipe, load_recipe
 from tests.training.small_runs import StopAfter, StoppedError
 

@@ -17,10 +17,10 @@ from deepshare.sharing.convert import count_gates, share
 from deepshare.sharing.gates import hard_share
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.planning import plan
+from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate
 from deepshare.training.hardware import Hardware
-from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import load_recipe
 from tests.training.small_runs import Finished, Notes, Small, StopAfter, StoppedError, same
 

@@ -19,9 +19,9 @@ from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import Plan
 from deepshare.study.report.plan_picture import plan_section
 from deepshare.study.report.run import read
+from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.catalog import record
-from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.trainer import Trainer
 from tests.training.small_runs import StopAfter, StoppedError

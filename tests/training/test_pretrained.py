@@ -9,7 +9,7 @@ from torch import nn
 
 from deepshare import zoo
 from deepshare.errors import CheckpointError
-from deepshare.training.pipeline import fit
+from deepshare.training.api import fit
 from deepshare.training.pretrained import start_from
 from tests.training.small_runs import Finished, Small
 

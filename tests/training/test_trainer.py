@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from deepshare.errors import CheckpointError
+from deepshare.training.api import fit
 from deepshare.training.loop import EpochMeans, PhaseContext, TrainContext, train_epoch
-from deepshare.training.pipeline import fit
 from deepshare.training.run.checkpoint import ResumeState
 from tests.training.small_runs import small_recipe
 
@@ -44,7 +44,7 @@ def assert_same(folder: Path, expected: Path) -> None:
 def processes() -> Any:
     # The imports are paid once; every child is a process of its own.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["deepshare.training.pipeline"])
+    context.set_forkserver_preload(["deepshare.training.api"])
     return context
 
 

@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 from deepshare.errors import CheckpointError, RecipeError
+from deepshare.training.api import fit
 from deepshare.training.build import load
-from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import load_recipe
 from tests.training.small_runs import Finished, Notes, Small, same
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from deepshare.training.api import fit
 from deepshare.training.hardware import Hardware
-from deepshare.training.pipeline import fit
 from deepshare.training.recipe.files import load_recipe
 
 PHASE = {"batch": 32, "lr": 0.1, "schedule": "none", "momentum": 0.9, "weight_decay": 0.0}

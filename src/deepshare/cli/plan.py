@@ -244,7 +244,7 @@ def source_of(recipe: "Recipe", data_dir: Path | None, input_size: str | None) -
 
 def counts_by_snl(recipe: "Recipe", run: Path, source: "DataSource", resume: bool) -> Mapping[str, float]:
     """Train the network of a recipe with SNL and return the gates of each site."""
-    from deepshare.training.pipeline import allocate
+    from deepshare.training.api import allocate
     from deepshare.training.reporter import make_reporter
 
     reporter = make_reporter()

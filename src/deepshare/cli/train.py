@@ -84,8 +84,8 @@ def train(
         changes = with_data(recipe, changes, data, data_dir, download)
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+    from deepshare.training.api import fit, recorded_hardware
     from deepshare.training.hardware import Hardware
-    from deepshare.training.pipeline import fit, recorded_hardware
     from deepshare.training.recipe.files import load_recipe
     from deepshare.training.reporter import make_reporter, with_tensorboard
     from deepshare.training.run.folder import RunFolder

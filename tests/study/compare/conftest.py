@@ -7,7 +7,7 @@ import pytest
 from deepshare.study.compare.outcome import RunOutcome
 from deepshare.study.compare.runner import Runner
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study
-from deepshare.training.pipeline import fit
+from deepshare.training.api import fit
 from deepshare.training.recipe.files import load_recipe
 from tests.study.compare.digits import TEACHER_KEYS, run, runner_in
 from tests.study.compare.made_outcomes import finished, refused

@@ -9,7 +9,7 @@ from deepshare.errors import CheckpointError
 from deepshare.study.compare.run import Workspace, dry_run
 from deepshare.study.compare.runner import Runner
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study
-from deepshare.training.pipeline import fit
+from deepshare.training.api import fit
 from deepshare.training.recipe.files import load_recipe
 from tests.study.compare.digits import TEACHER_KEYS, figures, run, runner_in
 

@@ -15,9 +15,9 @@ from deepshare.private.runtime.engine import engine_names
 from deepshare.study import report
 from deepshare.study.report import Run
 from deepshare.study.report.run import OWN_DATA, OWN_MODEL
+from deepshare.training.api import fit
 from deepshare.training.build import load
 from deepshare.training.evaluate import evaluate
-from deepshare.training.pipeline import fit
 from tests.training.small_runs import small_recipe
 
 

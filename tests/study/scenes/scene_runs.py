@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepshare.training.pipeline import fit
+from deepshare.training.api import fit
 from deepshare.training.recipe.files import load_recipe
 from tests.data.unpacked import Unpack
 

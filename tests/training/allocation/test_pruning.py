@@ -17,9 +17,10 @@ from deepshare.methods.senet_pruning import layer_weights
 from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
+from deepshare.training.api import fit
 from deepshare.training.build import load, make_plan, plain_network
 from deepshare.training.catalog import record
-from deepshare.training.pipeline import check_method, fit
+from deepshare.training.pipeline import check_method
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.reporter import EpochLine, Reporter
 from tests.training.small_runs import StopAfter, StoppedError

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from deepshare.errors import BudgetError
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.planning import split_budget
-from deepshare.training.pipeline import allocate, fit
+from deepshare.training.api import allocate, fit
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.reporter import EpochLine, Reporter
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from deepshare.errors import BudgetError, RecipeError
 from deepshare.methods.base import PhaseView, RecipeView
 from deepshare.sharing.sites import Sites
-from deepshare.training import pipeline
+from deepshare.training import api
 from deepshare.training.recipe import allocation as allocations
 from deepshare.training.recipe.files import Phase, load_recipe
 from deepshare.training.recipe.schema import Budget
@@ -55,4 +55,4 @@ def test_an_allocation_registers_itself_with_its_traits(monkeypatch: pytest.Monk
     assert "plain" in load_recipe("digits", given).phases
     assert "plain" not in load_recipe("digits").phases
     with pytest.raises(RecipeError, match=r"half.batch = 7 cannot be shared by 2 processes"):
-        pipeline._check_batches(load_recipe("digits", given), 2)
+        api._check_batches(load_recipe("digits", given), 2)

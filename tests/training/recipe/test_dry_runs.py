@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deepshare.training.pipeline import fit
+from deepshare.training.api import fit
 from deepshare.training.recipe.files import Recipe, load_recipe, names
 from deepshare.training.reporter import Reporter
 from tests.data.unpacked import Unpack

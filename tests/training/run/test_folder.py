@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deepshare.errors import CheckpointError
-from deepshare.training.pipeline import fit
+from deepshare.training.api import fit
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.run.folder import RunFolder
 from tests.training.small_runs import Finished, Small

@@ -29,10 +29,11 @@ from deepshare.study.compare.study_file import (
     starts_from_teacher,
     taught,
 )
+from deepshare.training.api import fit, teach
 from deepshare.training.build import build, check_finished, load, plain_network
 from deepshare.training.catalog import record
 from deepshare.training.hardware import Hardware, Precision
-from deepshare.training.pipeline import check_method, fit, teach
+from deepshare.training.pipeline import check_method
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.reporter import Reporter
 from deepshare.training.run.checkpoint import read_weights

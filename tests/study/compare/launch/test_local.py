@@ -14,7 +14,7 @@ from deepshare.study.compare.outcome import RunOutcome
 from deepshare.study.compare.run import Workspace
 from deepshare.study.compare.runner import Limits, Runner
 from deepshare.study.compare.study_file import Job, load_study
-from deepshare.training.pipeline import fit
+from deepshare.training.api import fit
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import Reporter
 from tests.study.compare.digits import TEACHER_KEYS

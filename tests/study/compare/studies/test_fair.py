@@ -16,8 +16,8 @@ from deepshare.study.compare.page import as_markdown
 from deepshare.study.compare.run import Workspace
 from deepshare.study.compare.runner import Limits, Runner, jobs
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Job, Study, load_study, own_epochs, recipe_of
+from deepshare.training.api import teach
 from deepshare.training.build import load, make_plan, plain_network
-from deepshare.training.pipeline import teach
 from deepshare.training.recipe.files import load_recipe
 from deepshare.training.reporter import Reporter
 from tests.study.compare.digits import DIGITS
