@@ -17,7 +17,6 @@ from torch.overrides import TorchFunctionMode
 from deepshare.errors import EngineError, PlanMismatchError, UnsupportedModelError, reason
 from deepshare.private.ir import arithmetic, pooling, shapes  # noqa: F401
 from deepshare.private.ir.calls import CURES, HANDLERS, PASSING, SEVERAL, Chain, TracedCall
-from deepshare.private.ir.double import Double, in_double
 from deepshare.private.ir.layers import Leaders, activation, is_leaf
 from deepshare.private.ir.program import (
     Input,
@@ -30,7 +29,7 @@ from deepshare.private.ir.program import (
     TopClasses,
     Weighted,
 )
-from deepshare.sharing.observe import BATCH, check_input_size, check_original, other_channels
+from deepshare.sharing.observe import BATCH, check_input_size, check_original, copy_of, other_channels
 
 Revealed = Literal["class", "top5", "logits"]
 _PLACES = {"class": 1, "top5": 5}
@@ -40,6 +39,7 @@ _TOLERANCE = 1e-8
 
 Scores = Callable[..., Tensor]
 _SCORES = frozenset({"softmax", "log_softmax"})
+_CASTS = frozenset({"to", "float", "half", "bfloat16", "type", "type_as"})
 
 
 def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = True) -> Program:
@@ -58,13 +58,13 @@ def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = Tr
     """
     size = check_input_size(input_size)
     check_original(model)
-    network = in_double(model)
+    network = _in_double(model)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(BATCH, *size, dtype=torch.float64, generator=generator)
     with torch.no_grad():
         tracer = _Tracer(network, images)
         try:
-            with Double(), tracer:
+            with _Double(), tracer:
                 result = network(images)
         except (UnsupportedModelError, PlanMismatchError):
             raise
@@ -103,8 +103,8 @@ def with_answer(program: Program, revealed: Revealed) -> Program:
 def _check(program: Program, model: nn.Module, images: Tensor, scores: Scores | None) -> None:
     """Compare the program, and what the client does with its logits, with the network on new images."""
     name = type(model).__name__
-    with Double():
-        result = in_double(model)(images.clone())
+    with _Double():
+        result = _in_double(model)(images.clone())
     expected = result["out"] if isinstance(result, dict) else result
     if not bool(torch.isfinite(expected).all()):
         raise UnsupportedModelError(f"{name} gives numbers that are not finite on random images: look at its weights")
@@ -115,6 +115,29 @@ def _check(program: Program, model: nn.Module, images: Tensor, scores: Scores | 
             f"{name} was translated but computes something else ({difference:.1e} apart): it may draw random numbers, "
             "or write into views of its tensors"
         )
+
+
+def _in_double(model: nn.Module) -> nn.Module:
+    """Return a copy for evaluation whose tensors, also those that are neither parameters nor buffers, are float64."""
+    network = copy_of(model).double().cpu().eval()
+    for module in network.modules():
+        loose = {k: v for k, v in vars(module).items() if isinstance(v, Tensor) and v.is_floating_point()}
+        vars(module).update({name: tensor.double().cpu() for name, tensor in loose.items()})
+    return network
+
+
+class _Double(TorchFunctionMode):
+    """Within it casts to another precision do nothing, and tensors that the forward makes are float64."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not isinstance(result, Tensor) or not result.is_floating_point() or result.dtype == torch.float64:
+            return result
+        first = args[0] if args else None
+        cast = getattr(func, "__name__", "") in _CASTS and isinstance(first, Tensor) and first.dtype == torch.float64
+        return first if cast else result.double()
 
 
 class _Tracer(TorchFunctionMode):
