@@ -1,5 +1,6 @@
 """Real inferences: three processes, or three threads where what they say is to be seen."""
 
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +28,7 @@ from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import Role, Task
 from deepshare.private.runtime.outcome import AnswerError, Outcome
 from deepshare.private.runtime.party import free_ports
-from deepshare.private.transport.channel import Channel
+from deepshare.private.transport.channel import MESSAGE, Channel
 from deepshare.private.transport.tls import Tls, tls_of
 from tests.private.engines.gateshare.damaged_messages import changed
 from tests.private.engines.gateshare.sessions import fix_randomness
@@ -139,6 +140,31 @@ def test_images_of_a_lot_that_are_unsafe_are_replaced(program: Program, monkeypa
     logits = logits_of(together(program, images))
     assert asked == [4, 2, 2]
     assert float((logits - program.evaluate(images)).abs().max()) < 2.0**-3
+
+
+def test_the_next_lot_is_ordered_before_this_one_is_used(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, send, preprocess = list[str](), Channel._send, ClientParty.preprocess
+
+    def noted(channel: Channel, step: int, views: list[memoryview]) -> None:
+        if threading.current_thread().name == "client" and channel.session != bytes(16):
+            message = json.loads(views[0].tobytes()) if step == MESSAGE else {"step": step} if step == 0 else {}
+            said.extend(f"{channel.peer} {key} {message[key]}" for key in ("deal", "step", "end") if key in message)
+        send(channel, step, views)
+
+    def unlucky(client: ClientParty, lot: Any, seed: bytes) -> Any:
+        unsafe = [lot.images == 2 and len(said) == 2, *[False] * (lot.images - 1)]  # an image of the first lot
+        return replace(preprocess(client, lot, seed), unsafe=torch.tensor(unsafe))
+
+    monkeypatch.setattr(Channel, "_send", noted)
+    monkeypatch.setattr(ClientParty, "preprocess", unlucky)
+    monkeypatch.setattr(main, "inferences", lambda program, images, **_: [2] * (images // 2) + [1] * (images % 2))
+    images = torch.randn(5, *SIZE)
+    logits = logits_of(together(program, images))
+    assert float((logits - program.evaluate(images)).abs().max()) < 2.0**-3
+    inference = ["server step 0", "server step 0", "server end True"]  # what is opened beforehand, then the images
+    first = ["dealer deal 2", "server deal 2", "server deal 1", "dealer deal 1", "dealer deal 2", *inference]
+    then = ["server deal 2", "dealer deal 1", *inference]
+    assert said == [*first, *then, "server deal 1", *inference, "dealer end True"]
 
 
 def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(

@@ -1,6 +1,6 @@
 """The client: owns the images, computes all its shares before they arrive, and alone receives the logits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -129,13 +129,20 @@ class ClientSession:
         self._layers = LayerMeter([server], "client_bytes", len(client.schedule.program.operations))
         self._logits: list[Tensor] = []
 
-    def ask(self, images: Tensor) -> None:
-        """Run one inference of some images, offline and online."""
-        self.infer(images, self.prepare(len(images)))
+    def ask(self, images: Tensor, agreed: Callable[[], None] | None = None) -> None:
+        """Run one inference of some images, offline and online; see `prepare`."""
+        self.infer(images, self.prepare(len(images), agreed))
 
-    def prepare(self, images: int) -> ClientMaterial:
-        """Do all of an inference that comes before its images."""
+    def prepare(self, images: int, agreed: Callable[[], None] | None = None) -> ClientMaterial:
+        """Do all of an inference that comes before its images.
+
+        Args:
+            images: How many images.
+            agreed: Called once the parties have agreed on lots and need no others for this inference.
+        """
         material = self._preprocess(images)
+        if agreed is not None:
+            agreed()
         send_client_openings(self._server, self._client.schedule, material.openings)
         self._server.receive_message()
         self._offline += self._meter.part()

@@ -7,6 +7,8 @@ from; then the masked weights go to the client.
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -96,8 +98,12 @@ def _run_client(task: Task, ready: Callable[[], None], stack: ExitStack, dealt: 
         lots.order(together)  # dealt while the masked weights are made
     client = ClientParty(steps, obtain_masked_weights(server, steps, origin) if dealt else ())
     asking = ClientSession(client, server, lots, meter)
-    for images in pictures.split(together):
-        asking.ask(images)
+    batches = pictures.split(together)
+    for images, following in zip_longest(batches, batches[1:]):
+        ahead = None
+        if isinstance(lots, ClientLotsFromDealer) and following is not None:
+            ahead = partial(lots.order, len(following))  # dealt while the parties use this one
+        asking.ask(images, ahead)
     if isinstance(lots, ClientLotsFromDealer):
         lots.end()
     outcome = asking.outcome()

@@ -103,7 +103,7 @@ class ClientLotsFromDealer:
         self._arriving: ArrivingPieces | None = None
 
     def order(self, images: int) -> None:
-        """Ask the dealer for the next lot, before the server is ready."""
+        """Ask the dealer for the next lot, which it deals while the parties do other work, and sends when they read."""
         self._wait()
         self._dealer.send_message({"deal": images})
         self._ordered = images
