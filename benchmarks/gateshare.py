@@ -20,11 +20,11 @@ first lot of a session is dealt while the session is set up. The dealer's time f
 done meanwhile, so the figure is an upper bound. Every further lot is dealt while the parties use the one before, on the
 same cores: what they wait for it is in "before", and what it slows them down is in "online". "in all" is the sum, the
 wall clock of all images from the end of the session's setup, and that lot. A session (masked weights, once per network
-and client) is listed beside it, as are the messages of each phase. Weights are random: bytes and time do not depend on them, but gates
-near zero flip, and logits mean nothing. So every engine also runs a trained network on the bundled digits, on this
-machine, and the images are counted that get the class of the plain network, and for gateshare the gates that rounding
-flips, by an evaluation in the clear, since no party sees them; no count stops the timing. Where no link can be created,
-its times are computed from bytes and round trips, and marked as such.
+and client) is listed beside it, as are the messages of each phase. Weights are random: bytes and time do not depend on
+them, but gates near zero flip, and logits mean nothing. So every engine also runs a trained network on the bundled
+digits, on this machine, and the images are counted that get the class of the plain network, and for gateshare the gates
+that rounding flips, by an evaluation in the clear, since no party sees them; no count stops the timing. Where no link
+can be created, its times are computed from bytes and round trips, and marked as such.
 """
 
 import argparse
