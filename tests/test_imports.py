@@ -23,7 +23,7 @@ LEVEL |= {"training": 3, "private": 4, "study": 5, "cli": 6, "__main__": 7}
 # Inside a room: a part may import from parts of earlier levels and from itself.
 INSIDE = {
     "training": (
-        {"recipe", "reporter", "hardware"},
+        {"recipe", "reporter", "hardware", "batchnorm"},
         {"run", "evaluate", "shared_models"},
         {"pretrained", "data_source", "catalog"},
         {"build", "loop"},

@@ -1,8 +1,9 @@
 """The one training loop, with its losses and learning rates: every method, phase and network goes through it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import cast
 
 import torch
@@ -11,7 +12,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricModule, _FabricOptimizer
 from torch import Tensor, nn
 
-from deepshare.data.batching import seed_of
+from deepshare.data.batching import Batches, seed_of
 from deepshare.errors import RecipeError
 from deepshare.methods.base import Method
 from deepshare.training.data_source import DataSource
@@ -87,8 +88,7 @@ def train_epoch(context: TrainContext, phase: PhaseContext, epoch: int) -> Epoch
     Raises:
         RecipeError: The loss became NaN or infinite.
     """
-    torch.manual_seed(seed_of(phase.seed, epoch))  # the order of a DataLoader of the user
-    batches = context.data.train(phase.settings.batch, phase.seed, epoch, context.fabric)
+    batches = _batches(context, phase, epoch)
     steps = len(batches)
     sums, lr = _Sums(context.fabric), phase.settings.lr
     phase.module.train()
@@ -104,6 +104,17 @@ def train_epoch(context: TrainContext, phase: PhaseContext, epoch: int) -> Epoch
             break
     loss, accuracy = sums.means()
     return EpochMeans(loss if context.dry else check_finite(loss, context.recipe, phase.name, epoch), accuracy, lr)
+
+
+def epoch_images(context: TrainContext, phase: PhaseContext, epoch: int, count: int) -> Iterator[Tensor]:
+    """Yield the images of the first batches of an epoch, as this process trains on them."""
+    for pixels, _ in islice(_batches(context, phase, epoch), count):
+        yield pixels.contiguous(memory_format=phase.layout)
+
+
+def _batches(context: TrainContext, phase: PhaseContext, epoch: int) -> Batches:
+    torch.manual_seed(seed_of(phase.seed, epoch))  # the order of a DataLoader of the user
+    return context.data.train(phase.settings.batch, phase.seed, epoch, context.fabric)
 
 
 def _step(

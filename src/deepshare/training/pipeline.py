@@ -16,6 +16,7 @@ from deepshare.sharing.convert import count_gates
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.sites import find_sites
 from deepshare.training.allocation import Trained, leaders
+from deepshare.training.batchnorm import batch_norms
 from deepshare.training.build import budget_of, make_method, make_plan, output_shape
 from deepshare.training.evaluate import Metrics
 from deepshare.training.recipe.files import Recipe
@@ -81,6 +82,9 @@ class Pipeline:
                 "outputs: change model.num_classes"
             )
         check_classes(source.name, len(source.classes), outputs)
+        anew = [name for name, phase in self.recipe.phases.items() if phase.recalibrate]
+        if anew and not batch_norms(base):
+            raise RecipeError(f"{type(base).__name__} has no BatchNorm: take {anew[0]}.recalibrate away")
         self.run_folder.check(self.recipe, resume=resume, images=data.checksum)
         given: tuple[Role, ...] = ("teacher", "plain")
         for name in given:

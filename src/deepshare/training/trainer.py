@@ -19,10 +19,11 @@ from deepshare.data.images import About, ImageSet
 from deepshare.errors import CheckpointError
 from deepshare.methods.base import Method
 from deepshare.sharing.plan import Plan
+from deepshare.training.batchnorm import recalibrate
 from deepshare.training.build import convert, gelu_network, lay_out, layout_of, make_method, make_plan, plain_network
 from deepshare.training.evaluate import Metrics
 from deepshare.training.hardware import on_all_ranks
-from deepshare.training.loop import PhaseContext, TrainContext, check_finite, train_epoch
+from deepshare.training.loop import PhaseContext, TrainContext, check_finite, epoch_images, train_epoch
 from deepshare.training.recipe.files import Phase
 from deepshare.training.reporter import EpochLine
 from deepshare.training.run.checkpoint import (
@@ -168,7 +169,7 @@ class Trainer:
     def _epoch(self, phase: PhaseContext, epoch: int, epochs: int) -> EpochLine:
         began = time.perf_counter()
         trained = train_epoch(self.context, phase, epoch)
-        validated = self._validate(phase.settings.batch)
+        validated = self._validate(phase, epoch)
         if not self.context.dry:  # one batch tells nothing: quadratics overflow before they are trained
             check_finite(validated.loss, self.context.recipe, phase.name, epoch)
         return EpochLine(
@@ -185,11 +186,13 @@ class Trainer:
             measures=self.method.measures(self.model),
         )
 
-    def _validate(self, batch: int) -> Metrics:
+    def _validate(self, phase: PhaseContext, epoch: int) -> Metrics:
         """Evaluate in the first process, whose BatchNorm statistics are the ones that are saved."""
-        result = None
+        result, limit = None, 1 if self.context.dry else None
         if self.fabric.is_global_zero:
-            result = self.context.data.validate(self.model, batch, limit=1 if self.context.dry else None)
+            if phase.settings.recalibrate:
+                recalibrate(self.model, epoch_images(self.context, phase, epoch, limit or phase.settings.recalibrate))
+            result = self.context.data.validate(self.model, phase.settings.batch, limit=limit)
         return cast("Metrics", self.fabric.broadcast(result))
 
     def _save(self, phase: PhaseContext, line: EpochLine, over: bool) -> None:

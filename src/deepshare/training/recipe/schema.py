@@ -154,6 +154,7 @@ class Phase(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # Adam's first beta
     weight_decay: Weight
     clip: Rate | None = None  # no entry of a gradient is larger
+    recalibrate: Positive | None = None  # batches on which BatchNorm is estimated anew at the end of each epoch
     distill: Weight | None = None  # None: [distillation] weight, but nothing in plain and teacher
 
     @model_validator(mode="after")
