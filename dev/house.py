@@ -135,7 +135,7 @@ class Jobs:
 
 
 def _wait_for(port: int) -> None:
-    for _ in range(600):
+    for _ in range(3000):  # five minutes, for a busy machine
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
