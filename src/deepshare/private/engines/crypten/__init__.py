@@ -65,11 +65,28 @@ class Crypten:
         return run(task, provider(task.options), ready)
 
     def predict(self, program: Program, count: int, options: Mapping[str, str]) -> tuple[Mapping[int, Part], Part]:
-        """The cost that `run` measures, exactly, without the time."""
-        from deepshare.private.engines.crypten import registry
+        """The cost that `run` measures, to the byte and the round, without the time."""
+        from deepshare.private.engines.crypten.operations import BYTES
+        from deepshare.private.engines.crypten.registry import IMPLEMENTATIONS
 
         provider(options)
-        return registry.online(program, count), registry.offline(program, count)
+        opened: set[int] = set()
+        parts, dealt = {}, 0
+        for number, operation in enumerate(program.operations):
+            kind, fresh = IMPLEMENTATIONS[type(operation)], 0
+            if kind.opens_input:
+                fresh = sum(program.operations[source].elements for source in set(operation.inputs) - opened)
+                opened.update(operation.inputs)
+            parts[number] = _times(kind.online(operation, fresh), count)
+            dealt += kind.dealt(operation)
+        logits = count * program.operations[-1].elements * BYTES
+        parts[len(program.operations) - 1] += Part(server_bytes=logits, rounds=1)
+        # Without a dealer a trusted first party would have to send as much.
+        return parts, Part(dealer_bytes=count * dealt * BYTES)
+
+
+def _times(part: Part, images: int) -> Part:
+    return Part(**{name: value if name == "rounds" else value * images for name, value in vars(part).items()})
 
 
 ENGINES = {"crypten": Crypten()}
