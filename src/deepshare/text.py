@@ -75,7 +75,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def nearest(text: str, known: Sequence[str], prefix: str = "") -> str:
-    """Return `, did you mean "..."?`, or an empty string if no known name is close."""
-    near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+def nearest(text: str, known: Sequence[str], prefix: str = "", cutoff: float = 0.5) -> str:
+    """Return `, did you mean "..."?`, or an empty string if no known name is close; with a cutoff of 0 one always is.
+
+    >>> nearest("resnt18", ["resnet18", "vgg16"]), nearest("x", ["resnet18"]), nearest("x", ["resnet18"], cutoff=0)
+    (', did you mean "resnet18"?', '', ', did you mean "resnet18"?')
+    """
+    near = difflib.get_close_matches(text, known, n=1, cutoff=cutoff)
     return f', did you mean "{prefix}{near[0]}"?' if near else ""

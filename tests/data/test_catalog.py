@@ -44,5 +44,5 @@ def test_a_size_that_images_do_not_have_is_refused(name: str, size: int | tuple[
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(DataError, match="there is no data set or folder 'cifar-100', did you mean 'cifar100'"):
+    with pytest.raises(DataError, match='there is no data set or folder "cifar-100", did you mean "cifar100"'):
         load("cifar-100")

@@ -76,16 +76,16 @@ def test_known_names_of_a_library_are_names_that_build_answers_to(library: str) 
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("resnt18", "'resnet18'"),
-        ("WRN22-8", "'wrn22-8'"),
+        ("resnt18", '"resnet18"'),
+        ("WRN22-8", '"wrn22-8"'),
         ("", "did you mean"),
-        ("tim:resnet50", "'timm'"),
-        ("timm:resnett50", "'resnet50'"),
-        ("torchvision:vgg16bn", "'vgg16_bn'"),
-        ("torchvision:fasterrcnn_resnet50_fpn", "'fcn_resnet50'"),
-        ("smp:Unett/resnet18", "'Unet'"),
-        ("smp:Unet/resnt18", "'resnet18'"),
-        ("smp:Unet/tu-resnett50", "'tu-resnet50'"),
+        ("tim:resnet50", '"timm"'),
+        ("timm:resnett50", '"resnet50"'),
+        ("torchvision:vgg16bn", '"vgg16_bn"'),
+        ("torchvision:fasterrcnn_resnet50_fpn", '"fcn_resnet50"'),
+        ("smp:Unett/resnet18", '"Unet"'),
+        ("smp:Unet/resnt18", '"resnet18"'),
+        ("smp:Unet/tu-resnett50", '"tu-resnet50"'),
         ("smp:Unet", "smp:Unet/resnet18"),
     ],
 )
@@ -97,7 +97,7 @@ def test_unknown_names_are_answered_with_the_nearest(name: str, nearest: str) ->
 
 
 def test_unknown_libraries_are_answered_with_the_nearest() -> None:
-    with pytest.raises(ModelNameError, match="'timm'"):
+    with pytest.raises(ModelNameError, match='"timm"'):
         known_names("tim")
 
 

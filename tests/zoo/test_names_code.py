@@ -48,7 +48,7 @@ def test_a_class_and_a_function_build_networks() -> None:
         ("nomodule:x", "No module named 'nomodule'.*run in the folder of the module, or install it"),
         (":x", "neither of a library"),
         ("timm:resnet10t.nonsense", "timm:resnet10t has no tag nonsense: take one of c3_in1k, or none"),
-        ("tim:resnet18", "did you mean 'timm'"),
+        ("tim:resnet18", 'did you mean "timm"'),
     ],
 )
 def test_what_cannot_be_found_is_said(name: str, said: str) -> None:

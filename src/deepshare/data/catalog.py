@@ -1,6 +1,5 @@
 """Data sets by name."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from deepshare.data.cifar import CIFAR10, CIFAR100, load_cifar
@@ -10,6 +9,7 @@ from deepshare.data.images import ImageSet, Size, Splits, cut, height_and_width,
 from deepshare.data.segmentation import load_ade20k, load_camvid
 from deepshare.data.tiny_imagenet import load_tiny_imagenet
 from deepshare.errors import DataError
+from deepshare.text import nearest
 
 FIXED = {"digits": 8, "tiny-imagenet": 64}  # height and width of images that are never resized
 NAMES = ("digits", "cifar10", "cifar100", "tiny-imagenet", "ade20k", "camvid", "folder:PATH")
@@ -83,8 +83,6 @@ def _parts(
         case "ade20k":
             train, test = load_ade20k(data_dir, download)
         case _:
-            near = get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
-            raise DataError(
-                f"there is no data set or folder '{name}', did you mean '{near}'? Known are {', '.join(NAMES)}"
-            )
+            near = nearest(name, NAMES, cutoff=0)
+            raise DataError(f'there is no data set or folder "{name}"{near} Known are {", ".join(NAMES)}')
     return train, None, test

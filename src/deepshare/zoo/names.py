@@ -1,6 +1,5 @@
 """Networks by name; those of timm, torchvision and segmentation-models have a prefix."""
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from deepshare.errors import ModelNameError
+from deepshare.text import nearest
 from deepshare.zoo.deeplab import deeplabv3_mobilenetv2
 from deepshare.zoo.resnet import hybrenet, resnet18
 from deepshare.zoo.wide_resnet import wide_resnet
@@ -40,8 +40,7 @@ def check_known(name: str, known: Iterable[str], where: str) -> None:
     """
     names = list(known)
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-        raise ModelNameError(f"{where} has no {name!r}, did you mean {near[0]!r}?")
+        raise ModelNameError(f'{where} has no "{name}"{nearest(name, names, cutoff=0)}')
 
 
 def _library(name: str) -> Any:
@@ -285,8 +284,7 @@ def _resolve(name: str) -> tuple[Bridge | None, str]:
     if not colon:
         check_known(name, OWN, "the zoo (besides timm:NAME, torchvision:NAME and smp:ARCHITECTURE/ENCODER)")
         return None, name
-    near = "." not in prefix and difflib.get_close_matches(prefix, BRIDGES, 1, cutoff=0.7)
-    misspelt = near and not find_spec(prefix)
+    misspelt = "." not in prefix and nearest(prefix, list(BRIDGES), cutoff=0.7) and not find_spec(prefix)
     if prefix not in BRIDGES and (not misspelt or Path(f"{prefix}.py").is_file()):
         _code_factory(prefix, rest)
         return Bridge(list, lambda _: None, partial(_code_build, prefix), partial(_code_input_size, prefix), {}), rest
