@@ -8,12 +8,12 @@
 Each measurement is a benchmark of this repository, run with --json. A record in results/measurements keeps its figures
 with the command, commit, machine and load, as soon as it has them: a stopped run resumes with the next one, and one
 that fails does not stop the others. A record is stale if the code that it is about has changed since then, comments and
-docstrings aside; the page says so. Some need data: --data-dir says where it is.
+docstrings aside; the page says so. Its fingerprint binds it to that code. The commit that it names tells where to find
+it: once a rebase has taken that commit away, the page says that it is not in this history. Some measurements need data:
+--data-dir says where it is.
 """
 
 import argparse
-import ast
-import hashlib
 import json
 import os
 import platform
@@ -30,12 +30,14 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from dev.measured import code as measured_code
 from dev.measured import page as measured_page
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "measurements"
 DATA = "DIR"
 STALE = "**Older than the code that it is about.**"
+UNKNOWN = " (not in this history)"
 GATESHARE = "src/deepshare/private/engines/gateshare"
 PROTOCOL = (GATESHARE, "src/deepshare/private/transport", "src/deepshare/private/ir")
 TWO_PARTY = (*PROTOCOL, "src/deepshare/private/engines/spu")
@@ -59,6 +61,11 @@ class Measurement:
     def file(self) -> Path:
         """Its record."""
         return RECORDS / f"{self.name}.json"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The benchmark and the code that it is about."""
+        return (self.command.split()[0], *self.code)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -191,8 +198,8 @@ def listing(wanted: Sequence[Measurement]) -> str:
 
 def run_all(wanted: Sequence[Measurement], data_dir: Path | None) -> list[str]:
     """Measure one after the other; returns what went wrong, a line for each that has no new record."""
-    if wanted and (changed := _git("status", "--porcelain", "--", "src", "benchmarks")):
-        raise SystemExit(f"commit first, a record names a commit: {changed.splitlines()[0]}")
+    if wanted and (changed := uncommitted()):
+        raise SystemExit(f"commit first, a record names a commit: {changed}")
     failed = []
     for number, one in enumerate(wanted, 1):
         sys.stdout.write(f"{one.name} ({number} of {len(wanted)}, {one.minutes:g} min): python {one.command}\n")
@@ -206,6 +213,11 @@ def run_all(wanted: Sequence[Measurement], data_dir: Path | None) -> list[str]:
     return failed
 
 
+def uncommitted() -> str:
+    """Return a file whose code is in no commit, or nothing."""
+    return measured_code.git(ROOT, "status", "--porcelain", "--", "src", "benchmarks").partition("\n")[0]
+
+
 class FailedError(Exception):
     """A benchmark gave no figures."""
 
@@ -215,16 +227,20 @@ def measure(one: Measurement, data_dir: Path | None = None) -> None:
     words = one.command.split()
     if DATA in words and data_dir is None:
         raise FailedError("it needs data: give --data-dir")
+    commit, measured = measured_code.git(ROOT, "rev-parse", "--short=12", "HEAD"), fingerprint(one)
     load, started = os.getloadavg()[0], time.monotonic()
     status, output = _run([str(data_dir) if word == DATA else word for word in words], 60 * PATIENCE * one.minutes)
     try:
         figures = json.loads(output)
     except ValueError:
         raise FailedError(f"it printed no figures and ended with {status}; what it said is above") from None
+    if fingerprint(one) != measured or uncommitted():
+        raise FailedError("its code changed while it ran: commit, and measure again")
     record = {
         "command": f"python {one.command}",
-        "commit": _git("rev-parse", "--short=12", "HEAD"),
-        "code": fingerprint(one),
+        "commit": commit,
+        "paths": one.paths,
+        "code": measured,
         "date": time.strftime("%Y-%m-%d"),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -267,26 +283,8 @@ def state(one: Measurement) -> str:
 
 
 def fingerprint(one: Measurement) -> str:
-    """Return a checksum of a benchmark and the code that it is about, without docstrings and lines of comment."""
-    found = hashlib.sha256()
-    for path in (ROOT / path for path in (one.command.split()[0], *one.code)):
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            code = "\n".join(_code(file.read_text(encoding="utf-8")))
-            found.update(f"{file.relative_to(ROOT).as_posix()}\n{code}\n".encode())
-    return found.hexdigest()
-
-
-def _code(text: str) -> Iterator[str]:
-    docstrings = {
-        line
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and ast.get_docstring(node) is not None
-        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
-    }
-    for number, line in enumerate(text.splitlines(), 1):
-        if number not in docstrings and line.strip() and not line.lstrip().startswith("#"):
-            yield line
+    """Return a checksum of a benchmark and the code that it is about."""
+    return measured_code.fingerprint(ROOT, one.paths)
 
 
 def write_pages() -> None:
@@ -304,7 +302,8 @@ def about(one: Measurement) -> str:
     record = one.record
     capability = record["figures"].get("capability") if isinstance(record["figures"], dict) else None
     machine = f"{record['cores']} cores of {record['processor']}, {capability or record['instructions']}"
-    words = f"`{record['command']}`, commit {record['commit']}, {record['date']}, {machine}, torch {record['torch']}"
+    commit = record["commit"] + ("" if measured_code.in_history(ROOT, record["commit"]) else UNKNOWN)
+    words = f"`{record['command']}`, commit {commit}, {record['date']}, {machine}, torch {record['torch']}"
     missed = "" if record["within_limits"] else " It missed a limit of its own."
     old = "" if state(one) == "current" else f" {STALE}"
     return f"{words}, load {record['load_before']} before it began.{missed}{old}"
@@ -315,10 +314,6 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(": ")[2]
     return platform.processor()
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dev import measurements
+from dev.measured import code
 from dev.measured.page import MARKS, PAGES, PARTS, filled
 from dev.measurements import MEASUREMENTS, FailedError, Measurement
 from tests.docs.pages import ROOT
@@ -26,8 +27,8 @@ def test_a_page_is_what_the_records_say(page: str) -> None:
 
 
 def plain(text: str) -> str:
-    """The page without its marks of age, which the next change of the code makes wrong, and `make docs` right."""
-    return " ".join(text.replace(measurements.STALE, "").split())
+    """The page without marks that a change of code, a rebase or a shallow clone makes wrong, and `make docs` right."""
+    return " ".join(text.replace(measurements.STALE, "").replace(measurements.UNKNOWN, "").split())
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -57,10 +58,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "gate.py").write_text("def gate(x):\n    return x >= 0\n")
     (tmp_path / "bench.py").write_text('import sys\nprint(\'{"seconds": 1}\' if "--json" in sys.argv else "1 s")\n')
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "All"]):
-        who = ["-c", "user.name=A", "-c", "user.email=a@b"]
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "All")
     return tmp_path
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=A", "-c", "user.email=a@b", *words], cwd=folder, check=True)
 
 
 def bench(command: str = "bench.py") -> Measurement:
@@ -68,19 +73,52 @@ def bench(command: str = "bench.py") -> Measurement:
 
 
 def test_a_change_of_the_code_makes_a_record_stale(project: Path) -> None:
-    one, code = bench(), project / "code" / "gate.py"
+    one, gate = bench(), project / "code" / "gate.py"
     assert measurements.state(one) == "not measured"
     measurements.measure(one)
     assert measurements.state(one) == "current"
     assert one.record["figures"] == {"seconds": 1} and one.record["within_limits"]
     assert len(one.record["commit"]) == 12 and one.record["load_before"] >= 0
     assert measurements.STALE not in measurements.about(one)
-    code.write_text('"""Gates."""\n\n\ndef gate(x):\n    """Compare."""\n    # as in the paper\n    return x >= 0\n')
+    gate.write_text('"""Gates."""\n\n\ndef gate(x):\n    """Compare."""\n    # as in the paper\n    return x >= 0\n')
     assert measurements.state(one) == "current"
-    code.write_text("def gate(x):\n    return x > 0\n")
+    gate.write_text("def gate(x):\n    return x > 0\n")
     assert measurements.state(one) == "stale"
     assert measurements.STALE in measurements.about(one)
     assert measurements.state(bench("bench.py --fast")) == "other command"
+
+
+def test_a_rebase_takes_the_commit_and_leaves_the_record(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = bench()
+    measurements.measure(one)
+    commit, bound = one.record["commit"], one.record["code"]
+    assert code.fingerprint(project, one.record["paths"], commit) == bound
+    (project / "code" / "gate.py").write_text("def gate(x):\n    return x > 0\n")
+    git(project, "commit", "-qam", "Strictly")
+    assert code.fingerprint(project, one.record["paths"], commit) == bound != measurements.fingerprint(one)
+    assert f"commit {commit}, " in measurements.about(one)
+    git(project, "reset", "-q", "--hard", commit)
+    git(project, "commit", "-q", "--amend", "-m", "All, in other words")
+    assert f"commit {commit} (not in this history), " in measurements.about(one)
+    assert measurements.state(one) == "current"
+
+
+def test_a_shallow_clone_misses_no_commit(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    git(project, "commit", "-q", "--allow-empty", "-m", "One more")
+    first = code.git(project, "rev-parse", "HEAD~")
+    clone = tmp_path_factory.mktemp("clone")
+    git(clone, "clone", "-q", "--depth", "1", project.as_uri(), ".")
+    assert code.is_whole(project) and not code.is_whole(clone)
+    assert code.in_history(project, first) and code.in_history(clone, first)
+    assert not code.in_history(project, "0" * 40) and code.in_history(clone, "0" * 40)
+    assert code.in_history(tmp_path_factory.mktemp("unpacked"), first)
+
+
+def test_code_that_changes_under_a_benchmark_gives_no_record(project: Path) -> None:
+    (project / "edits.py").write_text("open('code/gate.py', 'a').write('x = 1\\n')\nprint('{}')\n")
+    with pytest.raises(FailedError, match="changed while it ran"):
+        measurements.measure(bench("edits.py"))
+    assert not bench("edits.py").file.exists()
 
 
 def test_a_missed_limit_is_kept_and_a_failure_is_not(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,20 +173,16 @@ def test_a_record_says_on_what(one: Measurement) -> None:
     assert json.loads(one.file.read_text(encoding="utf-8"))["command"].startswith("python benchmarks/")
 
 
-def git(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize("one", MEASURED, ids=lambda one: one.name)
-def test_the_commit_of_a_record_is_in_the_history(one: Measurement) -> None:
-    shallow = git("rev-parse", "--is-shallow-repository")
-    if shallow.returncode != 0:
-        pytest.skip("this is no git repository")
-    if shallow.stdout.strip() == "true":
-        pytest.skip("a shallow clone does not have the commits of all records")
-    known = git("merge-base", "--is-ancestor", one.record["commit"], "HEAD")
-    assert known.returncode == 0, (
-        f"{one.record['commit']} is not in the history: python dev/measurements.py --only {one.name}"
+def test_the_commit_of_a_record_holds_the_code_that_was_measured(one: Measurement) -> None:
+    record = one.record
+    if not code.is_whole(ROOT):
+        pytest.skip("no git repository, or a shallow clone, which lacks the commits of records")
+    if not code.in_history(ROOT, record["commit"]):
+        assert measurements.UNKNOWN in measurements.about(one)
+        return
+    assert code.fingerprint(ROOT, record["paths"], record["commit"]) == record["code"], (
+        f"{record['commit']} has other code than was measured: python dev/measurements.py --only {one.name}"
     )
 
 
