@@ -1,6 +1,7 @@
-"""The order of imports inside the engine, and that kinds of steps are known where their protocols are alone."""
+"""The order of imports inside the engine, its README, and kinds of steps that their protocols alone know."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +72,18 @@ def test_no_module_but_protocols_knows_kinds_of_steps() -> None:
         if name.endswith("Step") and name != "ProtocolStep" and not module(path).startswith("protocols.")
     }
     assert known == set()
+
+
+def test_the_readme_names_every_file_and_the_order_of_imports() -> None:
+    text = (ROOM / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("| file | content |") :].split("\n\n")[0]
+    named = []
+    for row in table.splitlines()[2:]:
+        first, *others = re.findall(r"`([^`]+\.py)`", row.split("|")[1])  # others stand in the folder of the first
+        named += [first, *(str(Path(first).parent / other) for other in others)]
+    files = {str(path.relative_to(ROOM)) for path in ROOM.rglob("*.py")}
+    assert len(named) == len(set(named))
+    assert set(named) == {file for file in files if file == "__init__.py" or not file.endswith("__init__.py")}
+    order = [part.split(", ") for part in re.findall(r"^`(.*->.*)`$", text, re.MULTILINE)[0].split(" -> ")]
+    wanted = [sorted({name.split(".")[0] for name in names}) for names in LEVELS]
+    assert [sorted(part) for part in order] == [part for at, part in enumerate(wanted) if part not in wanted[:at]]
