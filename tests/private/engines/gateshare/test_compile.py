@@ -1,19 +1,23 @@
 """Steps of a network, and networks that are refused."""
 
+from typing import cast
+
 import pytest
+import torch
 from torch import nn
 
 from deepshare import zoo
 from deepshare.errors import EngineError, UnsupportedModelError
 from deepshare.private.cost import predict as predict_cost
 from deepshare.private.engines.gateshare.compile import schedule
-from deepshare.private.engines.gateshare.fixedpoint import (
-    NumberFormat,
-)
+from deepshare.private.engines.gateshare.crypto.hinted import check_weights
+from deepshare.private.engines.gateshare.fixedpoint import NumberFormat, calibrate
 from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
+from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
+from deepshare.private.runtime.engine import find_engine
 from tests.private.engines.gateshare.trial import SIZE, shared_resnet
 
 
@@ -55,3 +59,35 @@ def test_what_it_cannot_do_is_refused_with_a_cure() -> None:
     nn.init.constant_(large.weight, 257.0)
     with pytest.raises(UnsupportedModelError, match="its weight reaches 257, above 256"):
         predict_cost(large, SIZE, "gateshare")
+
+
+def _summing(total: float, branches: int = 1) -> Program:
+    """Layers of 81 equal weights an output, whose results are added."""
+
+    class Summing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(81, 2) for _ in range(branches))
+            for layer in self.layers:
+                nn.init.constant_(cast(nn.Linear, layer).weight, total / branches / 81)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return sum((layer(x) for layer in self.layers), torch.zeros(()))
+
+    return translate(Summing().eval(), (81,))
+
+
+@pytest.mark.parametrize("branches", [1, 4])
+def test_weights_that_encryption_cannot_add_are_refused_at_once(branches: int) -> None:
+    two_party = find_engine("gateshare-2pc")
+    for total in (900.0, 3900.0, 10_261.0, 16_380.0):
+        program = _summing(total, branches)
+        two_party.check(program, {})
+        numbers = calibrate(program, dealt=False)
+        for step in schedule(program, numbers, dealt=False).steps:
+            check_weights(step.hinted_weights())
+    assert calibrate(_summing(900.0, branches), dealt=False).finer > numbers.finer == 0
+    program = _summing(16_400.0, branches)
+    find_engine("gateshare").check(program, {})
+    with pytest.raises(UnsupportedModelError, match=r"add up to 16,400, not below 16,384 .*: train with weight decay"):
+        two_party.check(program, {})

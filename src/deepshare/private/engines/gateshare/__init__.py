@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from deepshare.errors import EngineError, UnsupportedModelError
-from deepshare.private.ir.program import Convolution, Linear, Operation, Program, SharedActivation, hidden_tensors
+from deepshare.private.ir.program import (
+    Convolution,
+    GatedActivation,
+    Linear,
+    Operation,
+    Program,
+    SharedActivation,
+    hidden_tensors,
+)
 from deepshare.private.runtime.engine import Role, SecondsModel, Task
 from deepshare.private.runtime.outcome import Outcome, Part
 from deepshare.private.runtime.preprocessing import Dealt, Host, HostedClient, Prepared
@@ -51,6 +59,9 @@ def _check_numbers(program: Program, *, dealt: bool = True) -> None:
     for operation in program.operations:
         for problem in _problems(operation, dealt):
             where.setdefault(problem, []).append(operation.name)
+    if not dealt and not where:
+        for names, problem in _large_sums(program):
+            where.setdefault(problem, []).append(names)
     if where:
         raise UnsupportedModelError([f"{', '.join(names)}: {problem}" for problem, names in where.items()])
 
@@ -66,8 +77,26 @@ def _problems(operation: Operation, dealt: bool) -> Iterator[str]:
             limit = 2.0 ** (PRODUCT_BITS - WEIGHT)
         if not dealt and isinstance(operation, SharedActivation):
             limit = AFFINE_LIMITS[-1] - 2.0**-AFFINE
+        if not dealt and isinstance(operation, GatedActivation) and field != "constant":
+            limit = 2.0**12  # two of them are added under encryption
         if not largest <= limit:
             yield f"its {field} reaches {largest:.3g}, above {limit:g}: train with weight decay"
+
+
+def _large_sums(program: Program) -> Iterator[tuple[str, str]]:
+    """Layers whose weights are too large for encryption, together where they are added, and what to do."""
+    from deepshare.private.engines.gateshare.crypto.hinted import LARGEST_SUM
+    from deepshare.private.engines.gateshare.fixedpoint import WEIGHT
+    from deepshare.private.engines.gateshare.protocols.linear import sums_under_encryption
+
+    limit = LARGEST_SUM >> WEIGHT
+    for layers, largest in sums_under_encryption(program, WEIGHT):
+        if largest >= LARGEST_SUM:
+            found = f"{largest / 2**WEIGHT:,.0f}, not below {limit:,} as encryption needs it"
+            yield (
+                " + ".join(program.operations[number].name for number in layers),
+                f"weights of an output add up to {found}: train with weight decay, or take engine gateshare",
+            )
 
 
 class _Pools:

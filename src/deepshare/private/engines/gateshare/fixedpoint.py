@@ -40,6 +40,9 @@ SQUARED = 12
 # none of them large, get more; rounding then flips fewer gates, and less noise hides it.
 _FINER, _MOST_LOST = 2, 2.0**-5
 
+# Weights of an output that add up to no more may be finer under encryption, where up to four layers are added.
+_LIGHT = 1000.0
+
 PRODUCT_BITS = 22
 """Products are exact for whole numbers of this many bits."""
 
@@ -195,7 +198,11 @@ def _affine_limit(program: Program) -> int:
 
 
 def calibrate(
-    program: Program, samples: Tensor | None = None, comparison_bits: ComparisonBits | None = None
+    program: Program,
+    samples: Tensor | None = None,
+    comparison_bits: ComparisonBits | None = None,
+    *,
+    dealt: bool = True,
 ) -> NumberFormat:
     """Measure ranges.
 
@@ -203,6 +210,7 @@ def calibrate(
         program: With its weights.
         samples: Images of the server's own; without any, synthetic ones.
         comparison_bits: Bits of a comparison; by default all of the range.
+        dealt: Whether a dealer makes lots; else the two parties do.
 
     Raises:
         EngineError: The network's numbers are too large, or comparisons of so few bits are wrong too often.
@@ -223,7 +231,7 @@ def calibrate(
         if ranges[-1] > MOST_BITS:
             cure = _CURE if samples is None and _has_square(program) else "train with BatchNorm"
             raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: {cure}")
-    finer = 0 if _heavy(program) else _finer(program, ranges)
+    finer = 0 if _heavy(program, dealt) else _finer(program, ranges)
     limit = 2.0 ** math.ceil(math.log2(2 * largest[0]))
     numbers = NumberFormat(tuple(bits + finer for bits in ranges), limit, finer, affine_limit=_affine_limit(program))
     if comparison_bits is None:
@@ -332,7 +340,7 @@ def predicted_format(program: Program, wanted: ComparisonBits | None) -> NumberF
 
 
 def fractional_format(program: Program) -> NumberFormat:
-    """A number format with the fractional bits and the affine limit of a run, as far as they can be known.
+    """A number format with the fractional bits and the affine limit of a run without a dealer, as far as known.
 
     Without weights they are the usual ones. Where few results allow finer numbers, ranges decide: only these small
     networks are calibrated.
@@ -342,7 +350,7 @@ def fractional_format(program: Program) -> NumberFormat:
         return usual
     if usual.finer:
         with suppress(EngineError):  # a run would say what is wrong
-            return calibrate(program)
+            return calibrate(program, dealt=False)
     return replace(usual, affine_limit=_affine_limit(program))
 
 
@@ -375,10 +383,12 @@ def _has_square(program: Program) -> bool:
     )
 
 
-def _heavy(program: Program) -> bool:
-    """Whether finer weights would have too many bits for exact products."""
-    linear = [operation for operation in program.operations if isinstance(operation, Convolution | Linear)]
-    return any(float(operation.weight.abs().max()) > 2.0 ** (PRODUCT_BITS - WEIGHT - _FINER) for operation in linear)
+def _heavy(program: Program, dealt: bool) -> bool:
+    """Whether finer weights would have too many bits for exact products, or without a dealer for exact encryption."""
+    weights = [operation.weight for operation in program.operations if isinstance(operation, Convolution | Linear)]
+    if not dealt and any(float(weight.abs().flatten(1).sum(1).max()) > _LIGHT for weight in weights):
+        return True
+    return any(float(weight.abs().max()) > 2.0 ** (PRODUCT_BITS - WEIGHT - _FINER) for weight in weights)
 
 
 def synthetic(size: tuple[int, ...]) -> Tensor:

@@ -172,7 +172,7 @@ class ServerMaking:
             return NumberFormat.parse(about["numbers"], self._program)
         if (work := Unfinished.find(pool)) is not None:
             return NumberFormat.parse(work.header.numbers, self._program)
-        return calibrate(self._program)
+        return calibrate(self._program, dealt=False)
 
     def _check_weights(self, work: Unfinished) -> None:
         if work.header.weights != self._weights.hex():

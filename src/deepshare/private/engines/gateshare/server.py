@@ -226,7 +226,7 @@ def server_setup(origin: Origin, program: Program, comparison_bits: ComparisonBi
         origin.bind(weights_digest(program))
         steps = schedule(program, origin.number_format, dealt=origin.dealt)
         return SessionSetup(steps, origin.session, origin.seed, origin)
-    number_format = calibrate(program, comparison_bits=comparison_bits)
+    number_format = calibrate(program, comparison_bits=comparison_bits, dealt=origin is not None)
     steps = schedule(program, number_format, dealt=origin is not None)
     if origin is None:
         return SessionSetup(steps, os.urandom(ID_BYTES), b"", None)

@@ -28,7 +28,7 @@ one step, with one correction c_S; without a dealer a step has at most `MOST_ADD
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -60,7 +60,7 @@ from deepshare.private.engines.gateshare.protocols.step import (
     ServerOffline,
     ServerOnline,
 )
-from deepshare.private.ir.program import Add, Convolution, Linear, Program, Shape
+from deepshare.private.ir.program import Add, Convolution, Linear, Program, Shape, hidden_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,6 +326,15 @@ def sums_of_layers(program: Program) -> dict[int, tuple[int, ...]]:
             sums[number] = tuple(layer for source in operation.inputs for layer in sums[source])
             parts.update(operation.inputs)
     return {number: () if number in parts else layers for number, layers in sums.items()}
+
+
+def sums_under_encryption(program: Program, bits: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Layers whose results are added under encryption, and their largest weights of an output with so many bits."""
+    for layers in sums_of_layers(program).values():
+        for part in (layers[i : i + MOST_ADDED] for i in range(0, len(layers), MOST_ADDED)):
+            weights = [hidden_tensors(program.operations[number])["weight"] for number in part]
+            if not any(weight.is_meta for weight in weights):
+                yield part, sum(int(encode(weight, bits).abs().flatten(1).sum(1).max()) for weight in weights)
 
 
 def lower_sum(builder: ScheduleBuilder, operation: int, layers: tuple[int, ...]) -> None:
