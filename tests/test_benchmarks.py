@@ -21,8 +21,8 @@ from deepshare import zoo
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
 from deepshare.sharing.sites import find_sites
+from dev.measured.catalog import MEASUREMENTS
 from dev.measured.page import PARTS, Part
-from dev.measurements import MEASUREMENTS
 from tests.docs.pages import DOCS, ROOT
 
 FOLDER = ROOT / "benchmarks"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dev import measurements
-from dev.measured import code
+from dev.measured import catalog, code
+from dev.measured.catalog import DATA, MEASUREMENTS, Measurement
 from dev.measured.page import MARKS, PAGES, PARTS, filled
-from dev.measurements import MEASUREMENTS, FailedError, Measurement
+from dev.measurements import FailedError
 from tests.docs.pages import ROOT
 
 MEASURED = [one for one in MEASUREMENTS if one.file.is_file()]
@@ -54,7 +55,8 @@ def test_records_that_are_older_than_their_code_are_named() -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one benchmark."""
     monkeypatch.setattr(measurements, "ROOT", tmp_path)
-    monkeypatch.setattr(measurements, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(catalog, "ROOT", tmp_path)
+    monkeypatch.setattr(catalog, "RECORDS", tmp_path / "records")
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "gate.py").write_text("def gate(x):\n    return x >= 0\n")
     (tmp_path / "bench.py").write_text('import sys\nprint(\'{"seconds": 1}\' if "--json" in sys.argv else "1 s")\n')
@@ -142,7 +144,48 @@ def test_a_benchmark_that_hangs_or_lacks_its_data_is_named(project: Path, monkey
     with pytest.raises(FailedError, match="still running"):
         measurements.measure(bench("hangs.py"))
     with pytest.raises(FailedError, match="give --data-dir"):
-        measurements.measure(bench(f"bench.py --data-dir {measurements.DATA}"))
+        measurements.measure(bench(f"bench.py --data-dir {DATA}"))
+
+
+def test_what_needs_data_is_skipped_and_what_is_left_is_told(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measurements, "write_pages", lambda: None)
+    data = Measurement("needs", f"bench.py --data-dir {DATA}", ("code",), 30)
+    first, second = (Measurement(name, "bench.py", ("code",), minutes) for name, minutes in (("a", 7), ("b", 2)))
+    assert measurements.run_all([data, first, second], None) == []
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "needs: skipped, it needs data: --data-dir DIR, or make measurements DATA=DIR"
+    assert said[1:] == [
+        "1 of 2, 9 min left: a, 7.0 min: python bench.py",
+        "2 of 2, 2 min left: b, 2.0 min: python bench.py",
+    ]
+    assert not data.file.exists() and second.record["figures"]
+    assert measurements.run_all([data], project) == [] and data.file.exists()
+
+
+def test_figures_that_a_page_cannot_show_are_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "write_pages", lambda: json.loads("{}")["rows"])
+    (failed,) = measurements.run_all([bench()], None)
+    assert failed == "gate: has a record, which its page cannot show: KeyError('rows')"
+    assert bench().record["figures"]
+
+
+def test_helpers_of_a_benchmark_and_their_helpers_make_its_record_stale(project: Path) -> None:
+    (project / "bench.py").write_text("import helper\nprint('{}')\n")
+    (project / "helper.py").write_text("import json\nfrom deeper import one\n")
+    (project / "deeper.py").write_text("one = 1\n")
+    assert bench().paths == ("bench.py", "helper.py", "deeper.py", "code")
+    measurements.measure(bench())
+    (project / "deeper.py").write_text("one = 2\n")
+    assert measurements.state(bench()) == "stale"
+
+
+def test_records_are_about_all_that_their_rows_run() -> None:
+    paths = {one.name: one.paths for one in MEASUREMENTS}
+    assert {"benchmarks/stock.py", "src/deepshare/private/engines/crypten"} <= set(paths["gateshare"])
+    for name in ("gateshare", "two-party", "latency-crypten-lan"):
+        assert {"src/deepshare/private/runtime", "benchmarks/link.py"} <= set(paths[name])
 
 
 def test_uncommitted_code_is_not_measured(project: Path) -> None:
