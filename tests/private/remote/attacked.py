@@ -1,6 +1,12 @@
-"""A server's process for attacks: `attacked.py FOLDER` makes pools and keys there, and serves until it is killed."""
+"""A server's process for attacks: `attacked.py FOLDER` makes pools and keys there, and serves until it is killed.
 
+SIGUSR1 takes all of its descriptors away, as if something else in the process had them, and SIGUSR2 gives them back.
+"""
+
+import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -33,7 +39,24 @@ def deal(folder: Path, images: int = 4, clients: int = 2) -> Program:
     return program
 
 
+def lose_descriptors() -> None:
+    taken: list[int] = []
+
+    def take(*_: object) -> None:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+
+    def give_back(*_: object) -> None:
+        while taken:
+            os.close(taken.pop())
+
+    signal.signal(signal.SIGUSR1, take)
+    signal.signal(signal.SIGUSR2, give_back)
+
+
 def main(folder: Path) -> None:
+    lose_descriptors()
     program = deal(folder)
     start_logging("info", as_json=False)
     service = ModelServer(

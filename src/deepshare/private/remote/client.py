@@ -42,6 +42,7 @@ OFFER_SECONDS = 60.0
 MOST_OPTIONS = 16
 # What a normalised picture holds at most: beyond, it would depend on the picture whether it can be computed with.
 LARGEST_NUMBER = 4096.0
+_TURNED_AWAY = "{} hung up at once: too many connect to it from where you are; ask again later"
 
 
 class LostError(EngineError):
@@ -126,7 +127,6 @@ class ModelClient:
         self._server = server
         self._channel = _opened(server.address, server.tls)
         try:
-            self._channel.send_message({"protocol": PROTOCOL, "network": server.network})
             self.offer = read_offer(self._hear_offer(), server)
         except BaseException:
             self._channel.close()
@@ -212,10 +212,13 @@ class ModelClient:
         channel, address = self._channel, self._server.address
         channel.silence = OFFER_SECONDS
         try:
+            channel.send_message({"protocol": PROTOCOL, "network": self._server.network})
             return channel.receive_message(LONGEST_OFFER)
         except PeerError:
             raise
         except (EngineError, ConnectionError) as error:
+            if isinstance(error.__cause__, ConnectionResetError | BrokenPipeError):
+                raise PeerBusyError(_TURNED_AWAY.format(address)) from error
             # In TLS 1.3 a server looks at the client's certificate after the client's handshake.
             if isinstance(error.__cause__, ssl.SSLError) and "ALERT" in str(error.__cause__.reason):
                 cure = "take one of the authority that the server has (both folders of one private keys)"
@@ -336,6 +339,8 @@ def _opened(server: str, tls: Tls | None) -> Channel:
     except ssl.SSLError as error:
         cure = "is it started with --tls, and with the same authority?"
         raise EngineError(f"{server}: no TLS with it ({error.reason or error}): {cure}") from error
+    except ConnectionResetError as error:
+        raise PeerBusyError(_TURNED_AWAY.format(server)) from error
     except OSError as error:
         why = error.strerror or "no answer"
         raise AbsentError(f"no server at {server} ({why}): start deepshare private serve there") from error

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from prometheus_client import Metric, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deepshare.data.images import About
@@ -202,6 +202,8 @@ class Listening(Collector):
         yield from self.journal.registry.collect()
         yield GaugeMetricFamily("deepshare_sessions", "Places that are taken.", self.sessions)
         yield GaugeMetricFamily("deepshare_connections", "Connections, strangers included.", self._door.connections)
+        turned_away = "Connections closed at once, since their host has too many."
+        yield CounterMetricFamily("deepshare_turned_away", turned_away, self._door.turned_away)
         labels = ("network", "pool", "owner")
         left = GaugeMetricFamily("deepshare_pool_images_left", "Images that can still be asked.", labels=labels)
         dealt = GaugeMetricFamily("deepshare_pool_images_dealt", "Images that were dealt.", labels=labels)

@@ -1,8 +1,9 @@
 """The front door: one port, and one thread that waits for everybody whom no thread serves.
 
 A connection is a *guest*. It shows its certificate, then says messages, and only a guest that was given a place gets a
-thread. Guests without a certificate are few and have little time; of too many the ones that have waited longest go. So
-nobody who is silent, slow or a stranger costs more than a descriptor.
+thread. Guests without a certificate are few and have little time. Of too many the ones that have waited longest go, and
+where all came just now, newcomers of the host that has most are turned away: whoever floods the door from one address
+is in nobody's way but its own. So nobody who is silent, slow or a stranger costs more than a descriptor.
 """
 
 import errno
@@ -10,6 +11,7 @@ import resource
 import selectors
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections import Counter
@@ -20,12 +22,13 @@ from typing import Any
 
 from deepshare.private.remote.guests.guest import Guest, Reply, Stage, Work
 from deepshare.private.remote.guests.journal import LOGGER
+from deepshare.private.remote.guests.strangers import Strangers
 from deepshare.private.remote.guests.watchdog import Watchdog
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 
 # For a certificate, and then for the first message.
 GREETING_SECONDS = 10.0
-# A stranger may stay this long even if there are too many.
+# A stranger may stay this long even if there are too many, unless its host has most of them.
 GRACE_SECONDS = 1.0
 # How long a guest that was refused may go on sending before its connection is cut: cut at once, it would lose the
 # reason on the way.
@@ -33,6 +36,9 @@ LINGER_SECONDS = 3.0
 PAUSE_SECONDS = 0.05
 MOST_STRANGERS, MOST_GUESTS = 512, 4096
 GUESTS_OF_ONE = 64
+# Newcomers in a row, before it is the turn of those that are here.
+_AT_A_TIME = 64
+_CUT = struct.pack("ii", 1, 0)
 _STOPPING = LaterError("the server is stopping: ask again later")
 _BANNED = LaterError("a connection with this certificate kept the server busy with nothing: ask again later")
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -47,6 +53,9 @@ class FrontDoor:
         heard: Called with a guest and a message of it, by the door's thread; raises a RefusalError to send it away.
         left: Called when a guest is gone, or was refused, with the reason.
         make_channel: Makes the channel of a connection.
+
+    Attributes:
+        turned_away: Number of connections that were closed at once, since their host has too many.
     """
 
     def __init__(
@@ -64,8 +73,9 @@ class FrontDoor:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._woken, self._wake = socket.socketpair()
         self._guests: dict[Guest, None] = {}
+        self._strangers, self.turned_away = Strangers(), 0
         self._watchdog = Watchdog(lambda: list(self._guests))
-        self._open, self._stopping, self._accept_at = True, False, 0.0
+        self._open, self._stopping, self._accept_at, self._sweep_at = True, False, 0.0, 0.0
         limit = raise_limit()
         self._most_strangers = min(MOST_STRANGERS, limit // 4)
         self._most_guests = min(MOST_GUESTS, limit // 2)
@@ -164,72 +174,84 @@ class FrontDoor:
 
     def _look(self) -> None:
         """Wait for something to happen, and do what it takes."""
-        for key, _ in self._selector.select(self._pause()):
+        for key, _ in self._selector.select(max(0.0, self._sweep_at - time.monotonic())):
             if key.fileobj is self.listener:
                 self._accept()
             elif key.data in self._guests:
                 self._attend(key.data)
         self._obey()
-        self._sweep()
-
-    def _pause(self) -> float:
-        soonest = min((guest.deadline for guest in self._guests if guest.stage != "working"), default=float("inf"))
-        return max(0.0, min(1.0, soonest - time.monotonic(), *([PAUSE_SECONDS] if self._accept_at else [])))
+        if time.monotonic() >= self._sweep_at:
+            self._sweep()
 
     def _accept(self) -> None:
-        """Let in all that knock, as long as there is room; the others wait outside, in their order."""
+        """Let in those that knock, or turn them away: if they waited outside, nobody else could come."""
         try:
-            while self._make_room():
-                connection, where = self.listener.accept()
-                self._admit(connection, f"{where[0]}:{where[1]}")
+            for _ in range(_AT_A_TIME):
+                connection, (host, port) = self.listener.accept()
+                if self._make_room(host):
+                    self._admit(connection, host, port)
+                else:
+                    self._turn_away(connection)
         except BlockingIOError:
             return
         except OSError as error:
             if error.errno not in _FULL:
                 return  # a guest that hung up before it was let in
-            if strangers := self._strangers():
-                self._drop(strangers[0], "too many connections")
-        self._selector.unregister(self.listener)
-        self._accept_at = time.monotonic() + PAUSE_SECONDS
+            if self._strangers:
+                self._drop(self._strangers.oldest(self._strangers.busiest()), "too many connections")
+            self._selector.unregister(self.listener)
+            self._accept_at = self._sweep_at = time.monotonic() + PAUSE_SECONDS
 
-    def _admit(self, connection: socket.socket, address: str) -> None:
+    def _turn_away(self, connection: socket.socket) -> None:
+        self.turned_away += 1
+        with suppress(OSError):  # without waiting for its answer, which would keep the kernel busy
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CUT)
+        connection.close()
+
+    def _admit(self, connection: socket.socket, host: str, port: int) -> None:
         connection.setblocking(False)
         try:
             if self._context is not None:
                 connection = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-            guest = Guest(self._make_channel(connection), address, address.rpartition(":")[0])
+            guest = Guest(self._make_channel(connection), f"{host}:{port}", host)
         except OSError:  # it has hung up
             connection.close()
             return
         self._guests[guest] = None
+        self._strangers.add(guest)
         self._selector.register(connection, selectors.EVENT_READ, guest)
         self._watch(guest, "handshake" if self._context else "listening", GREETING_SECONDS)
 
-    def _strangers(self) -> list[Guest]:
-        """Guests that have shown no certificate, or have not said anything, the oldest first."""
-        return [guest for guest in self._guests if guest.stage != "working" and guest.state is None]
+    def _make_room(self, host: str) -> bool:
+        """Make room for a newcomer, if need be by sending another away; returns whether there is some.
 
-    def _make_room(self) -> bool:
-        """Of too many strangers send the oldest away, from the host that has most; returns whether there is room.
-
-        One that came this second stays: its certificate may be on its way. So nobody can push out a client by coming
-        after it, however often. Where there are no strangers, whoever has most connections that ask nothing loses one.
+        Of strangers goes the oldest of the host that has most. One that came this second stays, since its certificate
+        may be on its way: nobody can push out a client by coming after it, however often. Only for a host with fewer
+        does the host with most give one up all the same. Where there are no strangers, whoever has most connections
+        that ask nothing loses one.
         """
-        strangers = self._strangers()
+        strangers = self._strangers
         if len(strangers) < self._most_strangers and len(self._guests) < self._most_guests:
             return True
         if strangers:
-            hosts = {guest: guest.address.rpartition(":")[0] for guest in strangers}
-            oldest = _oldest_of_most(hosts, least=1)
+            busiest = strangers.busiest()
+            gone: Guest | None = strangers.oldest(busiest)
+            if strangers.oldest(busiest).since > time.monotonic() - GRACE_SECONDS:
+                gone = strangers.newest(busiest) if strangers.of(host) + 1 < strangers.of(busiest) else None
         else:
-            idle = {guest: guest.identity for guest in self._guests if guest.stage in ("listening", "replying")}
-            oldest = _oldest_of_most(idle, least=2)
-        if oldest is None or oldest.since > time.monotonic() - GRACE_SECONDS:
-            return False
-        self._drop(oldest, "too many connections")
-        return True
+            gone = self._idle()
+        if gone is not None:
+            self._drop(gone, "too many connections")
+        return gone is not None
+
+    def _idle(self) -> Guest | None:
+        """The oldest guest that asks nothing of the certificate that has most of them, if it has several."""
+        whose = {guest: guest.identity for guest in self._guests if guest.stage in ("listening", "replying")}
+        most, count = Counter(whose.values()).most_common(1)[0] if whose else ("", 0)
+        return next(guest for guest, owner in whose.items() if owner == most) if count > 1 else None
 
     def _sweep(self) -> None:
+        """Send away whoever has been silent for too long, and find out when to look again."""
         now = time.monotonic()
         if self._accept_at and now >= self._accept_at and self.listener.fileno() >= 0:
             self._accept_at = 0.0
@@ -239,11 +261,14 @@ class FrontDoor:
                 self._refuse(guest, LaterError("nothing came for too long: connect again"))
             else:
                 self._drop(guest, "it was silent")
+        soonest = min((guest.deadline for guest in self._guests if guest.stage != "working"), default=float("inf"))
+        self._sweep_at = min(max(soonest, now + PAUSE_SECONDS), self._accept_at or now + 1.0)
 
     def _watch(self, guest: Guest, stage: Stage, seconds: float) -> None:
         if guest not in self._guests:
             return
         guest.stage, guest.deadline = stage, time.monotonic() + seconds
+        self._sweep_at = min(self._sweep_at, guest.deadline)
         guest.socket.setblocking(False)
         event = selectors.EVENT_WRITE if stage == "replying" else selectors.EVENT_READ
         try:
@@ -297,7 +322,9 @@ class FrontDoor:
         if message is None:
             self._drop(guest, "")
             return
-        match self._heard(guest, message):
+        answer = self._heard(guest, message)
+        self._strangers.remove(guest)
+        match answer:
             case Reply(parts, seconds):
                 guest.replies = [memoryview(part) for part in parts]
                 self._watch(guest, "replying", seconds)
@@ -335,18 +362,13 @@ class FrontDoor:
         if guest not in self._guests:
             return
         del self._guests[guest]
+        self._strangers.remove(guest)
         with suppress(KeyError, ValueError):
             self._selector.unregister(guest.socket)
         with self._watchdog.closing:
             guest.channel.close()
         if guest.stage != "lingering":
             self._left(guest, reason)
-
-
-def _oldest_of_most(whose: dict[Guest, str], least: int) -> Guest | None:
-    """The first of the guests of whoever has most, if those are so many."""
-    most, count = Counter(whose.values()).most_common(1)[0] if whose else ("", 0)
-    return next(guest for guest, owner in whose.items() if owner == most) if count >= least else None
 
 
 def raise_limit() -> int:

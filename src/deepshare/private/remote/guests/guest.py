@@ -49,6 +49,11 @@ class Guest:
     resume: Callable[[], None] | None = None
 
     @property
+    def host(self) -> str:
+        """The host of its address."""
+        return self.address.rpartition(":")[0]
+
+    @property
     def socket(self) -> socket.socket:
         """Its socket."""
         return self.channel.connection
