@@ -15,9 +15,11 @@ import pytest
 import torch
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.preprocessing import network_file
 from deepshare.private.engines.gateshare.preprocessing.pool import LOTS, LotPool
+from deepshare.private.engines.gateshare.preprocessing.spare_lots import spare_lots
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.dealer import DealerService, Dealership
@@ -156,6 +158,42 @@ def test_a_half_that_another_connection_has_fetched_harms_nobody(folder: Path, d
     with pytest.raises(LaterError, match="another connection of yours fetches the same lots"):
         one.read("server", owner, path)
     assert path.name in {half.name for _, half in one.waiting("client", owner)}
+
+
+def test_a_client_that_says_it_has_nothing_fills_no_disk(
+    folder: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server gets what its clients use up, and no more than twice their levels and what they may have discarded."""
+    monkeypatch.setattr("deepshare.private.remote.refill.MOST_OWNERS", 1)
+    dealing = Dealing(folder, level=6, images=100)
+    greedy = refill(folder, "client-1", dealing.service.address)
+    spare = spare_lots(schedule(*network_file.read(folder / "network.json")), 100)
+
+    def ask(rounds: int) -> int:
+        monkeypatch.setattr(greedy._marks, "fresh", list)
+        for _ in range(rounds):
+            greedy.fill()
+            fill(folder, "client-2", dealing.service.address)
+            fill(folder, "server", dealing.service.address)
+        return len(names(folder, "server", program))
+
+    try:
+        assert ask(6) == ask(3) == 12 + spare + 6
+        with closing(LotPool(folder / "pools" / "server", "server", program)) as pool:
+            own = [name for name in pool.names() if pool.owner(name) == "DeepShare client-1"]
+            pool.take_all(own[:3])
+        keeping = refill(folder, "server", dealing.service.address)
+        with closing(keeping):
+            assert {len(keeping._report()["fresh"]) for _ in range(4)} == {1}  # each client in its turn
+            keeping.fill(), keeping.fill()
+            greedy.fill()
+            assert keeping.fill() == 3
+            monkeypatch.setattr(keeping, "_report", dict)
+            with pytest.raises(EngineError, match="say how many fresh lots you have of each client"):
+                keeping.fill()
+    finally:
+        greedy.close()
+        dealing.stop()
 
 
 def test_two_dealings_do_not_mix(folder: Path, dealing: Dealing) -> None:

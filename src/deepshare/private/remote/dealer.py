@@ -5,6 +5,10 @@ Both parties connect to the dealer, each with its certificate, whose name says w
     party:  {"protocol", "role"}    dealer: {"outline", "numbers", "session", "owner", "images"}, for the server "seed"
     party:  {"have"}                dealer: {"lots"}, then each lot; the party says {"got"} when it is on its disk
 
+The server says with "have" how many fresh lots of each client it holds, {"fresh"}, of at most `MOST_OWNERS` at a time.
+Whatever a client says of itself, the server holds about twice its level for it at the most: it could fill the server's
+disk otherwise.
+
 A half of a lot stays in the dealer's folder until its owner has it, and is overwritten then. A client gets its half
 after the server has the other, so that it never names a lot which the server does not know. Killed at any point, each
 of the three goes on where it was: halves are sent again, and whoever has one already only says so. The dealer takes no
@@ -45,10 +49,12 @@ from deepshare.private.remote.guests.journal import Journal
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
 
-PROTOCOL = 1
+PROTOCOL = 2
 IDLE_SECONDS = 60.0
 # Lots for one client at a time, so that others get theirs meanwhile.
 MOST_AT_ONCE = 16
+# Clients in one report of a server, so that it stays below the longest request.
+MOST_OWNERS = 400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
@@ -69,7 +75,8 @@ class Dealership:
         self.program, self.number_format = network_file.read(network)
         self.steps = schedule(self.program, self.number_format)
         self._folder, self._level, self.images = folder, level, images
-        self._most = images + spare_lots(self.steps, images)
+        self._spare = spare_lots(self.steps, images)
+        self._fresh: dict[str, int] = {}
         self._lock = threading.Lock()
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -99,15 +106,34 @@ class Dealership:
                 if role == "server" or not held.exists():
                     yield owner, path
 
+    def report(self, fresh: dict[str, int]) -> None:
+        """Note how many fresh lots of clients the server holds."""
+        with self._lock:
+            self._fresh |= fresh
+
+    def confirm(self, role: Holder, owner: str, path: Path) -> None:
+        """Note that a party has a half on its disk, and delete it here."""
+        with self._lock:
+            if role == "server":
+                self._fresh[owner] = self._fresh.get(owner, 0) + 1
+            self.drop(path)
+
     def deal(self, name: str, have: int) -> None:
-        """Deal for a client until it has its level, with all that is under way, and no more than it may ever have."""
+        """Deal for a client until it has its level, with all that is under way, and no more than it may ever have.
+
+        What the client says cannot be checked, what the server holds for it can: twice the level, since the server's
+        word may be older than the client's, and what the client has to spare, since lots that it discards stay there.
+        """
         with self._lock:
             count = self._folder / "client" / name / "dealt"
             for role in ("server", "client"):
                 (self._folder / role / name / LOTS).mkdir(parents=True, exist_ok=True, mode=0o700)
             dealt = int(count.read_text()) if count.exists() else 0
-            under_way = len(finished(self._half("client", name) / LOTS))
-            for number in range(min(self._level - have - under_way, self._most - dealt, MOST_AT_ONCE)):
+            under_way = {role: len(finished(self._half(role, name) / LOTS)) for role in ("server", "client")}
+            missing = self._level - have - under_way["client"]
+            room = 2 * self._level + self._spare - self._fresh.get(name, 0) - under_way["server"]
+            left = self.images + self._spare - dealt
+            for number in range(min(missing, room, left, MOST_AT_ONCE)):
                 write_atomically(count, str(dealt + number + 1).encode(), 0o600)
                 for_server, for_client = self.dealer.deal(1)
                 # The server's first: a client's half alone would never be of use.
@@ -184,6 +210,8 @@ class DealerService:
         have = message.get("have")
         if type(have) is not int or not 0 <= have < 1 << 32:
             raise RefusalError("say how many lots you have")
+        if guest.state == "server":
+            self._dealership.report(_fresh(message))
         return Work(lambda: self._serve(guest, have))
 
     def _greet(self, guest: Guest, hello: dict[str, Any]) -> Reply:
@@ -220,7 +248,7 @@ class DealerService:
                 send_lot(channel, one.steps, one.read(role, owner, path), role)
                 if channel.receive_message().get("got") != path.name:
                     raise RefusalError("a lot was not confirmed: ask again")
-                one.drop(path)
+                one.confirm(role, owner, path)
             self._door.listen_to(guest, IDLE_SECONDS)
         except RefusalError as error:
             self._door.refuse(guest, error)
@@ -229,3 +257,11 @@ class DealerService:
         except Exception as error:
             self.journal.failed(guest.who, error)
             self._door.refuse(guest, RefusalError("the dealer failed, and its log says why: ask again"))
+
+
+def _fresh(message: dict[str, Any]) -> dict[str, int]:
+    """What a server says that it holds of clients."""
+    fresh = message.get("fresh")
+    if not isinstance(fresh, dict) or not all(type(count) is int and count >= 0 for count in fresh.values()):
+        raise RefusalError("say how many fresh lots you have of each client")
+    return fresh

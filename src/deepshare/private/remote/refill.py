@@ -23,7 +23,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
 )
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, begin, receive_lot, session_id
 from deepshare.private.ir import outline
-from deepshare.private.remote.dealer import PROTOCOL
+from deepshare.private.remote.dealer import MOST_OWNERS, PROTOCOL
 from deepshare.private.remote.session import LONGEST_OFFER
 from deepshare.private.transport.channel import Channel, PeerBusyError, RefusalError, reach
 from deepshare.private.transport.tls import Tls
@@ -48,7 +48,7 @@ class Refill:
     """
 
     def __init__(self, pool: Path, party: Holder, dealer: str, tls: Tls) -> None:
-        self._pool, self._party = pool, party
+        self._pool, self._party, self._reported = pool, party, 0
         try:
             self._channel = reach(dealer, "dealer", tls)
         except OSError as error:
@@ -72,7 +72,7 @@ class Refill:
         """Ask for lots once; returns how many came."""
         channel = self._channel
         try:
-            channel.send_message({"have": len(self._marks.fresh())})
+            channel.send_message({"have": len(self._marks.fresh())} | self._report())
             count = channel.receive_message().get("lots")
             if type(count) is not int or not 0 <= count < 1 << 16:
                 raise EngineError("the dealer does not say how many lots it sends: install the same deepshare")
@@ -94,6 +94,16 @@ class Refill:
         """Hang up."""
         self._channel.close()
         self._marks.close()
+
+    def _report(self) -> dict[str, Any]:
+        """What a server holds of its clients, of some of them each time if they are many."""
+        if self._party == "client":
+            return {}
+        fresh = [(stock.owner, stock.fresh) for stock in self._marks.stock()]
+        begin, self._reported = self._reported, self._reported + MOST_OWNERS
+        if self._reported >= len(fresh):
+            self._reported = 0
+        return {"fresh": dict(fresh[begin : begin + MOST_OWNERS])}
 
     def _take(self, channel: Channel) -> None:
         said = channel.receive_message()
