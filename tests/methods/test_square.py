@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.methods.deepshare import DeepShare
-from deepshare.methods.square import CurvedReLU, curve, curved_relus, fading
+from deepshare.methods.square import CurvedReLU, curve, curved_relus
 from deepshare.private.api import check_plan
 from deepshare.private.cost import predict
 from deepshare.private.ir.trace import translate
 from deepshare.private.runtime.outcome import Part
 from deepshare.sharing.convert import count_gates, share, site_gates
-from deepshare.sharing.gates import SharedReLU, by_site, shared_relus
+from deepshare.sharing.gates import SharedReLU, by_site, fading, shared_relus
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.planning import plan
 from deepshare.training.shared_models import plan_of, unshared
@@ -168,7 +168,7 @@ def test_a_relu_fades_into_shared_gates_as_it_does_into_squares() -> None:
         torch.testing.assert_close(faded, torch.lerp(site(maps), F.relu(maps), 0.5625))
     made.on_epoch_start(shared, "finetune", 0, 1)
     assert torch.equal(shared(x), share(model, made.plan)(x))
-    assert [type(site) for site in fading(curved(model))] == [CurvedReLU] * 2  # and not the gates within
+    assert [type(site) for _, site in fading(curved(model))] == [CurvedReLU] * 2  # and not the gates within
 
 
 def test_alpha_and_beta_may_be_spared_weight_decay() -> None:

@@ -20,6 +20,7 @@ from deepshare import (
     smooth_to_relu,
 )
 from deepshare.errors import PlanError, PlanMismatchError, UnsupportedModelError
+from deepshare.methods.square import curve
 from deepshare.private.ir.program import GatedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.sharing.gates import shared_relus
@@ -120,6 +121,8 @@ def test_pools_share_within_the_budget_or_stay_exact_beyond_it() -> None:
         program = translate(network, IMAGE)
         assert count_gates(network, IMAGE) == program.comparisons == made.gates
         assert names_of(plan_of(network, IMAGE)) == names_of(made)
+        assert plan(unshared(network), IMAGE, "25%", exact_pools=made is exact) == made
+        curve(network)
         assert plan(unshared(network), IMAGE, "25%", exact_pools=made is exact) == made
 
 

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from deepshare.errors import BudgetError, RecipeError
-from deepshare.methods.square import fading
 from deepshare.private.api import check_plan
 from deepshare.private.ir.trace import translate
 from deepshare.sharing.convert import count_gates
-from deepshare.sharing.gates import hard_share, shared_relus
+from deepshare.sharing.gates import fading, hard_share, shared_relus
 from deepshare.sharing.onnx import export_onnx
 from deepshare.sharing.plan import Plan
 from deepshare.study.report.plan_picture import plan_section
@@ -267,7 +266,7 @@ def test_without_soft_gates_every_epoch_is_hard(finished: tuple[str, Path]) -> N
 @pytest.mark.parametrize("finished", ["faded", "squares"], indirect=True)
 def test_the_share_of_the_own_relu_is_the_same_with_and_without_squares(finished: tuple[str, Path]) -> None:
     assert [line["own_relu"] for line in lines(finished[1])] == [0.25, 0.0, 0.0, 0.0, 0.0]
-    assert all(site.own == 0 for site in fading(load(finished[1])))
+    assert all(site.own == 0 for _, site in fading(load(finished[1])))
 
 
 def test_what_a_faded_gelu_phase_ended_with_teaches_without_own_relus(
@@ -279,7 +278,7 @@ def test_what_a_faded_gelu_phase_ended_with_teaches_without_own_relus(
     def watched(training: Trainer, name: str) -> nn.Module | None:
         teacher = teacher_of(training, name)
         if teacher is not None and name != "gelu":
-            seen.append((name, next(fading(teacher)).own))
+            seen.append((name, next(fading(teacher))[1].own))
         return teacher
 
     monkeypatch.setattr(Trainer, "_teacher", watched)

@@ -11,9 +11,10 @@ from torch import nn
 from deepshare.errors import RecipeError
 from deepshare.methods.affine_fit import SAMPLES, fit, is_untrained
 from deepshare.methods.base import Images, Method, MethodContext, Rate, RecipeView, Settings, register
-from deepshare.methods.square import curve, curved_relus, fading, own_share, set_own
+from deepshare.methods.square import curve, curved_relus, own_share, set_own
 from deepshare.sharing.convert import share
 from deepshare.sharing.gates import (
+    fading,
     freeze_pi,
     hard_share,
     learn_pi,
@@ -251,7 +252,7 @@ class DeepShare(Method):
         if self.switch_by == "sharpness" and found["hard_share"] < 1:
             found["sharpness"] = next(shared_relus(model)).sharpness
         if self.fade:
-            found["own_relu"] = next(fading(model)).own
+            found["own_relu"] = next(fading(model))[1].own
         moved = moved_share(model)
         return found if moved is None else {**found, "moved": moved}
 

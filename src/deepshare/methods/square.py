@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.sharing.activation import laid_out
-from deepshare.sharing.gates import Around, Fading, SharedReLU
+from deepshare.sharing.gates import Around, Fading, SharedReLU, fading
 
 SCALE = 0.1  # as AutoReP's: an optimiser's step moves the square a tenth as far as alpha and beta
 
@@ -39,7 +39,7 @@ class CurvedReLU(Around, Fading):
 
     def __init__(self, activation: SharedReLU) -> None:
         super().__init__(activation)
-        self.curve = Square(activation.channels)
+        self.curve, self.replaces = Square(activation.channels), activation.replaces
 
     def forward(self, x: Tensor) -> Tensor:
         """Activate x."""
@@ -62,14 +62,8 @@ def curved_relus(model: nn.Module) -> Iterator[CurvedReLU]:
 
 def set_own(model: nn.Module, share: float) -> None:
     """Set the share of the original ReLU in the output of every site."""
-    for site in fading(model):
+    for _, site in fading(model):
         site.own = share
-
-
-def fading(model: nn.Module) -> Iterator[Fading]:
-    """Iterate over the outermost module of each site: shared gates, or a square that wraps them."""
-    within = {site.activation for site in curved_relus(model)}
-    return (module for module in model.modules() if isinstance(module, Fading) and module not in within)
 
 
 def own_share(epoch: int, epochs: int) -> float:

@@ -96,9 +96,11 @@ class Fading(nn.Module):
 
     Attributes:
         own: Weight of the ReLU; 0 except in training.
+        replaces: Class of the ReLU.
     """
 
     own = 0.0
+    replaces: type[nn.ReLU] = nn.ReLU
 
     def faded(self, y: Tensor, x: Tensor) -> Tensor:
         """Blend its output y with the ReLU of its input x."""
@@ -132,7 +134,6 @@ class SharedReLU(GateModule, Fading):
         patch: Side of the square patches that share a gate; patches at the edge of a map may be smaller.
 
     Attributes:
-        replaces: Class of the ReLU that it stands for.
         planned: Height and width of its map in the plan, if it was made by one.
 
     Example:
@@ -146,7 +147,6 @@ class SharedReLU(GateModule, Fading):
     pi: Tensor
     shift: Tensor
     preference: nn.Parameter | None
-    replaces: type[nn.ReLU] = nn.ReLU
     planned: tuple[int, int] | None = None
 
     def __init__(
@@ -316,6 +316,15 @@ def hard_channels(channels: int, progress: float) -> int:
 def shared_relus(model: nn.Module) -> Iterator[SharedReLU]:
     """Iterate over all sites with shared gates in a model."""
     return (m for m in model.modules() if isinstance(m, SharedReLU))
+
+
+def fading(model: nn.Module) -> Iterator[tuple[str, Fading]]:
+    """Iterate by name over the outermost such module of each site: shared gates, or a square that wraps them."""
+    within = {
+        module.activation for module in model.modules() if isinstance(module, Fading) and isinstance(module, Around)
+    }
+    named = model.named_modules()
+    return ((path, module) for path, module in named if isinstance(module, Fading) and module not in within)
 
 
 def by_site(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from deepshare.methods.square import CurvedReLU, curved_relus
-from deepshare.sharing.gates import GateCell, SharedReLU, by_site, shared_relus
+from deepshare.sharing.gates import GateCell, SharedReLU, by_site, fading, shared_relus
 from deepshare.sharing.plan import Group, Plan
 from deepshare.sharing.sites import PoolReLU, Site
 
@@ -20,10 +19,8 @@ def is_shared(model: nn.Module) -> bool:
 def unshared(model: nn.Module) -> nn.Module:
     """Copy a network with plain ReLUs in the place of shared gates."""
     plain = copy.deepcopy(model)
-    curved = {site.activation for site in curved_relus(model)}
-    for path, module in model.named_modules():
-        if isinstance(module, CurvedReLU | SharedReLU) and module not in curved:
-            plain.set_submodule(path, module.replaces() if isinstance(module, SharedReLU) else nn.ReLU())
+    for path, module in fading(model):
+        plain.set_submodule(path, module.replaces())
     return plain
 
 
