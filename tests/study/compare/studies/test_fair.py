@@ -18,7 +18,7 @@ from deepshare.study.compare.runner import Limits, Runner, jobs
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Job, Study, load_study, own_epochs, recipe_of
 from deepshare.training.api import teach
 from deepshare.training.build import load, make_plan, plain_network
-from deepshare.training.recipe.files import load_recipe
+from deepshare.training.recipe.files import differences, load_recipe
 from deepshare.training.reporter import Reporter
 from tests.study.compare.digits import DIGITS
 
@@ -177,3 +177,19 @@ def test_the_ceiling_has_every_gate_and_nothing_else() -> None:
     assert recipe.needs_teacher and not recipe.needs_plain
     base = plain_network(recipe, "shared")
     assert make_plan(recipe, base, (3, 32, 32)).gates == find_sites(base, (3, 32, 32)).neurons == 122880
+
+
+def test_networks_with_squares_or_quadratics_have_batchnorm_estimated_alike() -> None:
+    study = load_study("fair")
+    every = [job for part in study.passes for job in study.jobs_of(part) if job.seed == 0]
+    recipes = {job.method: recipe_of(study, job) for job in every}
+    options = {name: recipe.section(DeepShareOptions) for name, recipe in recipes.items()}
+    squares = {name for name, recipe in recipes.items() if recipe.method.name == "autorep" or options[name].square}
+    assert squares >= {"autorep", "autorep-authors", "quadratics", "deepshare-square"}
+    for name, recipe in recipes.items():
+        batches = 40 if name in squares and not name.endswith("-running") else None
+        assert {phase.recalibrate for phase in recipe.result_phases.values()} <= {batches}, name
+    for name in ("autorep", "deepshare-square"):
+        at = Job(name, "subset", 2288), Job(f"{name}-running", "subset", 2288)
+        changed = differences(*(recipe_of(study, job) for job in at))
+        assert changed and {key.rpartition(".")[2] for key in changed} == {"recalibrate"}
