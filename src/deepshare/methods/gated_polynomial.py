@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from deepshare.errors import UnsupportedModelError
 from deepshare.sharing.activation import laid_out
+from deepshare.sharing.form import NeuronActivation, NeuronForm
 from deepshare.sharing.planning import check_weights, split_budget
 from deepshare.sharing.sites import Site
 
 
-class GatedPolynomial(nn.Module):
+class GatedPolynomial(NeuronActivation):
     """Activation y = ReLU(x) where the mask is true, and scale square x^2 + linear x + constant elsewhere.
 
     In training both are computed everywhere, which is fastest. In inference the neurons with a gate are gathered first,
@@ -89,6 +90,10 @@ class GatedPolynomial(nn.Module):
     def factors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the factors of x^2 and x, and the constant."""
         return (self.square if self.scale == 1 else self.scale * self.square), self.linear, self.constant
+
+    def form(self) -> NeuronForm:
+        """As it is."""
+        return NeuronForm(mask=self.mask, factors=self.factors())
 
     def _gathered(self, x: Tensor) -> Tensor:
         y = self._polynomial(x)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deepshare.sharing.form import NeuronActivation, NeuronForm
 from deepshare.sharing.gates import GateModule, spread
 from deepshare.sharing.sites import Site
 
@@ -36,7 +37,7 @@ def patches_of(site: Site) -> list[Patch]:
     return [LINEAR, *shapes] if whole in shapes else [LINEAR, *shapes, whole]
 
 
-class PatchReLU(GateModule):
+class PatchReLU(GateModule, NeuronActivation):
     """Activation whose channels have their own patches; no gradient flows through a gate.
 
     Attributes:
@@ -81,6 +82,11 @@ class PatchReLU(GateModule):
         with torch.no_grad():
             gates = torch.cat(list(self._gates(maps.index_select(1, self.order))), 1).index_select(1, self.back)
         return (maps * gates).reshape(x.shape)
+
+    def form(self) -> NeuronForm:
+        """Channels without a gate pass."""
+        gated = (self.patches > 0).all(1)
+        return NeuronForm(mask=gated.view(-1, 1, 1), patches=self.patches[gated])
 
     def _gates(self, x: Tensor) -> Iterator[Tensor]:
         for part, (patch, _) in zip(x.split([count for _, count in self.runs], 1), self.runs, strict=True):

@@ -29,10 +29,11 @@ from deepshare.methods.base import (
 from deepshare.methods.gated_polynomial import GatedPolynomial, gated, give_gates
 from deepshare.sharing.activation import laid_out
 from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.form import NeuronActivation, NeuronForm
 from deepshare.sharing.sites import Site, find_sites
 
 
-class MaskedReLU(nn.Module):
+class MaskedReLU(NeuronActivation):
     """A ReLU with one mask per neuron, shared over the batch.
 
     Attributes:
@@ -48,6 +49,16 @@ class MaskedReLU(nn.Module):
         """Apply c ReLU(x) + (1 - c) x, which is x + c ReLU(-x)."""
         maps = x.reshape(x.shape[0], *self.mask.shape)
         return torch.addcmul(maps, laid_out(self.mask, maps), F.relu(-maps)).reshape(x.shape)
+
+    def unfinished(self) -> tuple[str, str] | None:
+        """A mask between 0 and 1 is no gate."""
+        if bool(((self.mask == 0) | (self.mask == 1)).all()):
+            return None
+        return "its masks are still between 0 and 1", "finish its training, which makes them binary"
+
+    def form(self) -> NeuronForm:
+        """Neurons without a ReLU pass."""
+        return NeuronForm(mask=self.mask.bool())
 
 
 class SNLSettings(Settings):

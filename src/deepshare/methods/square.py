@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from deepshare.sharing.activation import laid_out
+from deepshare.sharing.form import NeuronActivation, NeuronForm
 from deepshare.sharing.gates import Around, Fading, SharedReLU, fading
 
 SCALE = 0.1  # as AutoReP's: an optimiser's step moves the square a tenth as far as alpha and beta
 
 
-class Square(nn.Module):
+class Square(NeuronActivation):
     """SCALE square[c] x^2; the squares start at 0."""
 
     def __init__(self, channels: int) -> None:
@@ -30,6 +31,12 @@ class Square(nn.Module):
     def factor(self) -> Tensor:
         """Return the factor of the square of each channel."""
         return SCALE * self.square
+
+    def form(self) -> NeuronForm:
+        """No gate, and the square alone."""
+        square = self.factor().view(-1, 1, 1)
+        zero = torch.zeros_like(square)
+        return NeuronForm(mask=zero.bool(), factors=(square, zero, zero))
 
 
 class CurvedReLU(Around, Fading):

@@ -12,6 +12,7 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Add, Convolution, GatedActivation, Program, Resample, Reshape, SharedActivation
 from deepshare.private.ir.trace import translate
 from deepshare.sharing.convert import replace_sites
+from deepshare.sharing.form import NeuronActivation, NeuronForm
 from deepshare.sharing.sites import find_sites
 
 
@@ -229,6 +230,34 @@ def test_masks_and_polynomials_of_single_neurons() -> None:
     masks = [op for op in program.operations if isinstance(op, GatedActivation)]
     gates = sum(module.gates for module in model.modules() if isinstance(module, GatedPolynomial))
     assert program.comparisons == gates and all(op.square is not None for op in masks)
+
+
+class Halved(NeuronActivation):
+    """ReLU of the first channel, half of the others: an activation that no file of the package knows."""
+
+    ready = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([F.relu(x[:, :1]), x[:, 1:] / 2], 1)
+
+    def unfinished(self) -> tuple[str, str] | None:
+        return None if self.ready else ("it is not ready", "make it ready")
+
+    def form(self) -> NeuronForm:
+        zero, half = torch.zeros(1, 1, 1), torch.full((1, 1, 1), 0.5)
+        return NeuronForm(mask=torch.tensor([True, False, False]).view(-1, 1, 1), factors=(zero, half, zero))
+
+
+def test_an_activation_runs_by_the_form_that_it_offers() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3), Halved(), nn.Flatten(), nn.Linear(3 * 6 * 7, 3), halved := Halved()
+    ).eval()
+    program = same(model, (2, 8, 9))
+    assert [operation.kind for operation in program.operations].count("GatedActivation") == 2
+    assert program.comparisons == 6 * 7 + 1
+    halved.ready = False
+    with pytest.raises(UnsupportedModelError, match="4: it is not ready: make it ready"):
+        translate(model, (2, 8, 9))
 
 
 def test_what_nobody_reads_is_left_out_but_leaders_stay() -> None:

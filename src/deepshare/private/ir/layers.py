@@ -3,16 +3,11 @@
 All but the modules are functions: see `calls` for their handlers in general. An activation module is one operation.
 """
 
-from functools import singledispatch
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from deepshare.methods.gated_polynomial import GatedPolynomial
-from deepshare.methods.patches import PatchReLU
-from deepshare.methods.snl import MaskedReLU
-from deepshare.methods.square import Square
 from deepshare.private.ir.calls import Chain, IntOrPair, Result, TracedCall, affine, handles, pair
 from deepshare.private.ir.patches import cells_of_patches
 from deepshare.private.ir.program import (
@@ -28,6 +23,7 @@ from deepshare.private.ir.program import (
     SharedActivation,
     Subtract,
 )
+from deepshare.sharing.form import NeuronActivation
 from deepshare.sharing.gates import GateCell, GateModule, SharedReLU
 
 Leaders = dict[GateCell, int]
@@ -245,9 +241,8 @@ def _relu(call: TracedCall, input: Tensor, inplace: bool = False) -> Chain:
     return chain
 
 
-@singledispatch
 def activation(module: nn.Module, call: TracedCall, leaders: Leaders) -> Operation:
-    """The operation of an activation module; one function is registered for each class.
+    """The operation of an activation module.
 
     Args:
         module: A module for which `is_leaf` holds.
@@ -257,15 +252,18 @@ def activation(module: nn.Module, call: TracedCall, leaders: Leaders) -> Operati
     Raises:
         UnsupportedModelError: No engine knows it, or its training is not finished.
     """
+    if isinstance(module, SharedReLU):
+        return _shared(module, call, leaders)
+    if isinstance(module, NeuronActivation):
+        return _neurons(module, call)
     raise call.refuse(f"{type(module).__name__}, which no engine knows", "take a method of deepshare's own")
 
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module becomes one operation, without a look inside."""
-    return isinstance(module, GateModule) or activation.dispatch(type(module)) is not activation.dispatch(object)
+    return isinstance(module, GateModule | NeuronActivation)
 
 
-@activation.register
 def _shared(module: SharedReLU, call: TracedCall, leaders: Leaders) -> Operation:
     if module.cell.phase != "hard":
         raise call.refuse("its gates are not all hard", "finish the switch")
@@ -288,40 +286,22 @@ def _shared(module: SharedReLU, call: TracedCall, leaders: Leaders) -> Operation
     )
 
 
-@activation.register
-def _masked(module: MaskedReLU, call: TracedCall, leaders: Leaders) -> Operation:
-    if not bool(((module.mask == 0) | (module.mask == 1)).all()):
-        raise call.refuse("its masks are still between 0 and 1", "finish its training, which makes them binary")
-    return GatedActivation(call.name, call.inputs, call.shape, module.mask.bool().reshape(call.shape))
-
-
-@activation.register
-def _patched(module: PatchReLU, call: TracedCall, leaders: Leaders) -> Operation:
-    """Channels without a gate pass; of the others the patches are cells."""
-    gated = (module.patches > 0).all(1)
-    mask = gated.view(-1, *[1] * (len(call.shape) - 1)).expand(call.shape)
-    return GatedActivation(
-        call.name, call.inputs, call.shape, mask.contiguous(), cells=_cells(module.patches[gated], call)
-    )
+def _neurons(module: NeuronActivation, call: TracedCall) -> Operation:
+    """Gates of single neurons or patches, and a polynomial or x itself elsewhere."""
+    if unfinished := module.unfinished():
+        raise call.refuse(*unfinished)
+    form, dimensions = module.form(), len(call.shape)
+    mask = form.mask.expand((*call.shape, 1, 1)[:3]).reshape(call.shape).contiguous()
+    cells = None if form.patches is None else _cells(form.patches, call)
+    if form.factors is None:
+        return GatedActivation(call.name, call.inputs, call.shape, mask, cells=cells)
+    values = (value.detach().double() for value in form.factors)
+    square, linear, constant = (value.view(value.shape[:dimensions]) for value in values)  # of vectors, too
+    if bool((square == 0).all() and (linear == 1).all() and (constant == 0).all()):
+        return GatedActivation(call.name, call.inputs, call.shape, mask, cells=cells)
+    return GatedActivation(call.name, call.inputs, call.shape, mask, square, linear, constant, cells)
 
 
 def _cells(patches: Tensor, call: TracedCall) -> Tensor:
     height, width = call.shape[1:] if len(call.shape) == 3 else (1, 1)
     return cells_of_patches(patches, height, width)
-
-
-@activation.register
-def _polynomial(module: GatedPolynomial, call: TracedCall, leaders: Leaders) -> Operation:
-    mask = module.mask.reshape(call.shape)
-    values = (value.detach().double() for value in module.factors())
-    square, linear, constant = (value.view(value.shape[: len(call.shape)]) for value in values)  # of vectors, too
-    if bool((square == 0).all() and (linear == 1).all() and (constant == 0).all()):
-        return GatedActivation(call.name, call.inputs, call.shape, mask)
-    return GatedActivation(call.name, call.inputs, call.shape, mask, square, linear, constant)
-
-
-@activation.register
-def _square(module: Square, call: TracedCall, leaders: Leaders) -> Operation:
-    factor = module.factor().detach().double().view(-1, *[1] * (len(call.shape) - 1))
-    mask, zero = torch.zeros(call.shape, dtype=torch.bool), torch.zeros_like(factor)
-    return GatedActivation(call.name, call.inputs, call.shape, mask, factor, zero, zero)
