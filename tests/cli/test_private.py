@@ -329,6 +329,23 @@ def test_plan_with_cost(cli: Cli) -> None:
     assert "this plan  activations        6,000" in cli("plan", "resnet18", "--budget", "6000", "--cost", "crypten").out
 
 
+def test_plan_with_the_costs_of_several_engines(cli: Cli) -> None:
+    words = ("plan", "resnet10", "--model.arguments.width", "8", "--budget", "2000", "--cost")
+    alone = json.loads(cli(*words, "crypten", "--json").out)
+    told = json.loads(cli(*words, "gateshare", "gateshare-2pc", "crypten", "--no-seconds", "--json").out)
+    assert set(told) == {"plan", "costs"} and list(told["costs"]) == ["gateshare", "gateshare-2pc", "crypten"]
+    assert told["costs"]["crypten"] == alone["cost"] and told["plan"] == alone["plan"]
+    printed = cli(*words, "gateshare", "--cost", "gateshare-2pc", "--no-seconds").out
+    assert printed == cli(*words, "gateshare", "gateshare-2pc", "--no-seconds").out
+    rows = [line.split() for line in printed.splitlines()]
+    ours = {row[2]: row for row in rows if row[:2] == ["this", "plan"]}
+    assert list(ours) == ["gateshare", "gateshare-2pc"] and {row[3] for row in ours.values()} == {"2,000"}
+    # Who has a dealer gets more from it than it sends, and nobody deals without one.
+    sent, dealt = ({name: row[i : i + 2] for name, row in ours.items()} for i in (11, 13))
+    assert dealt["gateshare-2pc"] == ["0", "B"] != dealt["gateshare"] and sent["gateshare-2pc"] != sent["gateshare"]
+    assert "no engine" in cli(*words, "gateshare", "gatshare").err
+
+
 def test_plan_estimates_seconds_of_gateshare(cli: Cli) -> None:
     words = ("plan", "resnet18", "--budget", "6000", "--cost", "gateshare")
     said = cli(*words, "--json")

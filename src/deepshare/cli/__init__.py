@@ -55,7 +55,7 @@ EXAMPLES = {
     "plan": [
         "resnet18 --budget 6000 --out plan.json",
         "torchvision:resnet50 --budget 1% --maxpool shared --groups stage",
-        "resnet18 --budget 6000 --cost gateshare",
+        "resnet18 --budget 6000 --cost gateshare gateshare-2pc spu-cheetah",
     ],
     "export": ["resnet18 --plan plan.json --out shared.onnx", "digits-resnet10-192 --out digits.onnx"],
     "train": [

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from deepshare.training.recipe.files import Recipe
 
 Cost = Annotated[
-    str | None,
+    tuple[str, ...],
     Parameter(
-        help="Predict the cost of private inference with this engine, next to the network with all its ReLUs: "
-        f"{ENGINES}."
+        negative="",
+        show_default=False,
+        consume_multiple=True,
+        help="Predict the cost of private inference with this engine, next to the network with all its ReLUs; with "
+        f"several engines beside one another: {ENGINES}.",
     ),
 ]
 TIMED = "gateshare"
@@ -61,7 +64,7 @@ def plan(
     first_site_only: Flag = False,
     rewriting: Rewriting = NO_REWRITING,
     recipe: Annotated[str | None, Parameter(name=["--recipe", "-r"])] = None,
-    cost: Cost = None,
+    cost: Cost = (),
     no_seconds: Flag = False,
     answer: AnswerKind = "logits",
     out: Path | None = None,
@@ -107,13 +110,14 @@ def plan(
     arguments = arguments or {}
     chosen = recipe_of(model, recipe, {"gates": budget, **limits}, rewriting, arguments) if recipe else None
     wanted = size_of(model, input_size) if chosen is None else size_in(chosen, input_size)
-    if cost is None and answer != "logits":
+    if not cost and answer != "logits":
         raise DeepShareError(f"--answer {answer} changes the cost of private inference: give --cost ENGINE with it")
-    if cost is not None:
+    if cost:
         from deepshare.private.runtime.engine import find_engine
 
-        find_engine(cost)
-    if no_seconds and cost != TIMED:
+        for engine in cost:
+            find_engine(engine)
+    if no_seconds and TIMED not in cost:
         raise DeepShareError(f"--no-seconds: seconds are estimated with --cost {TIMED} alone, so leave it out")
     from deepshare.training.build import divide, plan_options
 
@@ -132,7 +136,7 @@ def plan(
         shares = find(allocate).read(find_sites(network, wanted))
     made = divide(network, wanted, budget, shares, **options)
     said = (
-        with_cost(network, made, cost, answer, as_json, seconds=cost == TIMED and not no_seconds)
+        with_cost(network, made, dict.fromkeys(cost), answer, as_json, seconds=TIMED in cost and not no_seconds)
         if cost
         else made.to_json()
         if as_json
@@ -154,29 +158,58 @@ def with_engines(network: "nn.Module", made: "Plan") -> str:
 
 
 def with_cost(
-    network: "nn.Module", made: "Plan", engine: str, answer: AnswerKind, as_json: bool, *, seconds: bool
+    network: "nn.Module", made: "Plan", engines: Collection[str], answer: AnswerKind, as_json: bool, *, seconds: bool
 ) -> str:
-    """Format a plan with the predicted cost on an engine, and with seconds where they are asked for."""
+    """Format a plan with the predicted cost on engines, and with seconds where they are asked for."""
     from deepshare import share
-    from deepshare.private.cost import cost_comparison, cost_dict, predict, seconds_table
+    from deepshare.private.cost import cost_comparison, cost_of_engines, predict, seconds_table
     from deepshare.private.ir.trace import translate
 
-    try:
-        networks = {"all ReLUs": network, "this plan": share(network, made)}
-        programs = {name: translate(one, made.input_size) for name, one in networks.items()}
-        costs = {name: predict(one, made.input_size, engine, answer=answer) for name, one in programs.items()}
-    except UnsupportedModelError as error:
-        if as_json:
-            return json.dumps({"plan": json.loads(made.to_json()), "refused": list(error.problems)}) + "\n"
-        return f"{made}\n\nNo cost, as {engine} refuses it: {error}\n"
-    timed = estimate(programs, costs) if seconds else {}
+    networks = {"all ReLUs": network, "this plan": share(network, made)}
+    programs: dict[str, Program] = {}
+    costs: dict[str, dict[str, PrivateCost]] = {}
+    refused: dict[str, list[str]] = {}
+    for engine in engines:
+        try:
+            programs = programs or {name: translate(one, made.input_size) for name, one in networks.items()}
+            costs[engine] = {
+                name: predict(one, made.input_size, engine, answer=answer) for name, one in programs.items()
+            }
+        except UnsupportedModelError as error:
+            refused[engine] = list(error.problems)
+    timed = estimate(programs, costs[TIMED]) if seconds and TIMED in costs else {}
     if as_json:
-        said = {name: cost_dict(cost) for name, cost in costs.items()}
-        for name, estimated in timed.items():
-            said[name]["estimated_seconds"] = estimated
-        return json.dumps({"plan": json.loads(made.to_json()), "cost": said}) + "\n"
-    text = f"{made}\n\nOne image with {engine}, predicted:\n\n{cost_comparison(costs)}\n"
-    return f"{text}\nSeconds in all, estimated:\n\n{seconds_table(timed)}\n" if timed else text
+        return json.dumps({"plan": json.loads(made.to_json())} | dumped(engines, costs, refused, timed)) + "\n"
+    text = f"{made}\n"
+    if len(costs) == 1:
+        ((engine, by_network),) = costs.items()
+        text += f"\nOne image with {engine}, predicted:\n\n{cost_comparison(by_network)}\n"
+    elif costs:
+        text += f"\nOne image, predicted:\n\n{cost_of_engines(costs)}\n"
+    for engine, problems in refused.items():
+        text += f"\nNo cost, as {engine} refuses it: {UnsupportedModelError(problems)}\n"
+    whose = f" with {TIMED}" if len(engines) > 1 else ""
+    return f"{text}\nSeconds in all{whose}, estimated:\n\n{seconds_table(timed)}\n" if timed else text
+
+
+def dumped(
+    engines: Collection[str],
+    costs: Mapping[str, Mapping[str, "PrivateCost"]],
+    refused: Mapping[str, list[str]],
+    timed: Mapping[str, object],
+) -> dict[str, object]:
+    """Costs for JSON: of one engine by network, of several by engine and network."""
+    from deepshare.private.cost import cost_dict
+
+    said = {
+        engine: {name: cost_dict(cost) for name, cost in by_network.items()} for engine, by_network in costs.items()
+    }
+    for name, estimated in timed.items():
+        said[TIMED][name]["estimated_seconds"] = estimated
+    if len(engines) > 1:
+        return {"costs": said | {engine: {"refused": problems} for engine, problems in refused.items()}}
+    (engine,) = engines
+    return {"refused": refused[engine]} if engine in refused else {"cost": said[engine]}
 
 
 def estimate(

@@ -312,3 +312,32 @@ def cost_comparison(costs: Mapping[str, Cost]) -> str:
         said = ", ".join(f"{byte_size(size)} ({name})" for name, size in once.items())
         lines.append(f"Sent once, before the first of any number of images: {said}.")
     return "\n".join(lines)
+
+
+def cost_of_engines(costs: Mapping[str, Mapping[str, Cost]]) -> str:
+    """Costs by engine and network as a table: all that is sent online, before the image, and once a session."""
+    rows = []
+    for network in next(iter(costs.values())):
+        for engine, by_network in costs.items():
+            cost = by_network[network]
+            part, dealt = cost.online, cost.offline.dealer_bytes
+            times = (f"{seconds_on(link, part, find_engine(engine).delays):.2f} s" for link in (LAN, WAN))
+            rows.append(
+                (
+                    network,
+                    engine,
+                    f"{part.comparisons:,}",
+                    byte_size(part.server_bytes + part.client_bytes),
+                    f"{part.rounds:,}",
+                    *times,
+                    byte_size(made(cost)),
+                    byte_size(dealt),
+                    byte_size(cost.session.bytes),
+                )
+            )
+    header = (
+        *("network", "engine", "comparisons", "sent online", "rounds", LAN.name, WAN.name),
+        *("sent before", "dealt before", "sent once"),
+    )
+    text = table(header, rows, "<<>>>>>>>>")
+    return f"{text}\nBytes are those of both parties; times are those of the messages alone, without computing."
