@@ -43,8 +43,8 @@ def serve(
 
     Args:
         host: Address to listen on; 0.0.0.0 for all interfaces.
-        port: Port to listen on. With --pool there is no other; without, gateshare-2pc opens more, all others on both
-            machines.
+        port: Port to listen on. With --pool there is no other; without, gateshare-2pc opens another for each session
+            on the server, and all other engines do so on both machines.
         max_clients: Number of clients that are answered at once.
         max_each: Number of those with one certificate.
         monitor: HOST:PORT for /healthz and /metrics; none by default.

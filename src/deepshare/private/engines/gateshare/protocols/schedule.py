@@ -62,7 +62,7 @@ class Schedule:
 
     @property
     def noise(self) -> int | None:
-        """Bits of the noise on logits; None for classes, which are exact and tell nothing else."""
+        """Bits of the noise on logits; None for classes, which are whole numbers and exact."""
         return None if self.program.hides_scores else self.number_format.noise
 
     def masked_weight_shapes(self) -> dict[int, list[Shape]]:
