@@ -3,6 +3,7 @@
     python benchmarks/clients.py                         # 1, 4, 16 and 64 clients of ResNet-18 of width 16, 1,536 gates
     python benchmarks/clients.py --dealer                # a dealer deals beside, in the place of pools dealt before
     python benchmarks/clients.py --clients 8 --images 10 --json
+    python benchmarks/clients.py --without-avx512        # as on a processor that has AVX2 only
     python benchmarks/clients.py --shell 10              # `deepshare private ask` of one picture, from start to end
 
 The server and each client are processes that share the cores of this machine, so the figures include the clients' own
@@ -30,6 +31,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import avx512
 import torch
 from PIL import Image
 
@@ -82,9 +84,11 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=8, help="that each client asks")
     parser.add_argument("--dealer", action="store_true", help="deal while they ask, over TLS")
     parser.add_argument("--shell", type=int, default=0, metavar="N", help="time N calls of private ask instead")
+    parser.add_argument("--without-avx512", action="store_true", help="all parties as on a processor with AVX2 only")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="two clients of width 4, two images each: does it work?")
     options = parser.parse_args()
+    avx512.hide(options.without_avx512)
     if options.tiny:
         options.clients, options.images = [2], 2
     width = 4 if options.tiny else WIDTH

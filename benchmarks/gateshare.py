@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="a small network, once: to see that it works")
     options = parser.parse_args()
+    avx512.hide(options.without_avx512)
     if options.tiny:
         options.network, options.rounds, options.batch = "tiny", 1, 2
     wanted, peers = LINKS.get(options.link), set(options.peers)
@@ -127,14 +128,13 @@ def main() -> None:
     if lack:
         print(f"{lack}: times on the link are computed, but not CrypTen's, whose bytes are unknown", file=sys.stderr)
         peers.discard("stock")
-    instructions = avx512.without() if options.without_avx512 else nullcontext()
-    with instructions, link.joined(wanted) if wanted and not lack else nullcontext({}) as machines:
+    with link.joined(wanted) if wanted and not lack else nullcontext({}) as machines:
         measured = Measured(machines, options.comparison_bits)
         rows = measure(options.network, options.rounds, options.batch, peers, measured, wanted if lack else None)
     if options.json:
         about = {"network": options.network, "link": options.link, "torch": torch.__version__}
         about |= {"comparison_bits": options.comparison_bits}
-        about |= {"capability": "AVX2" if options.without_avx512 else torch.backends.cpu.get_cpu_capability()}
+        about |= {"capability": torch.backends.cpu.get_cpu_capability()}
         print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
     else:
         show(rows)

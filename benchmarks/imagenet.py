@@ -2,6 +2,7 @@
 
     python benchmarks/imagenet.py                                     # nine rows at 1% of the gates, one with all
     python benchmarks/imagenet.py --networks resnet50 --pooling shared --json
+    python benchmarks/imagenet.py --without-avx512                    # as on a processor that has AVX2 only
     python benchmarks/imagenet.py --tiny                              # ResNet-18 at 32x32, in seconds
 
 torchvision's networks with random weights, and BatchNorm with the statistics of the pictures and of the synthetic ones
@@ -29,6 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import avx512
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -81,11 +83,13 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--pooling", nargs="+", choices=[*POOLINGS, "all"], help="by default all of them")
     parser.add_argument("--pictures", type=Path, help="folder of pictures; by default one that comes with matplotlib")
+    parser.add_argument("--without-avx512", action="store_true", help="all parties as on a processor with AVX2 only")
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "--tiny", action="store_true", help="ResNet-18 at 32x32, with a shared pool and 20%% of the gates"
     )
     options = parser.parse_args()
+    avx512.hide(options.without_avx512)
     side, budget = (32, "20%") if options.tiny else (224, "1%")
     networks = ["resnet18"] if options.tiny else options.networks
     pictures = read(options.pictures, side)
@@ -99,7 +103,8 @@ def main() -> None:
             rows.append(measure(name, pooling, pictures, part))
             print("\n".join([line(rows[-1]), *rows[-1].wrong]), flush=True, file=table)
     if options.json:
-        print(json.dumps({"side": side, "cores": os.cpu_count(), "rows": [asdict(row) for row in rows]}))
+        about = {"side": side, "cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
+        print(json.dumps({**about, "rows": [asdict(row) for row in rows]}))
     if any(row.wrong for row in rows):
         raise SystemExit(1)
 

@@ -4,6 +4,7 @@
     python benchmarks/latency.py --full                # all rows of the paper's Table 6, much longer
     python benchmarks/latency.py --only resnet18       # of these the rows of one network
     python benchmarks/latency.py --full --engine gateshare
+    python benchmarks/latency.py --full --without-avx512   # all parties as on a processor that has AVX2 only
     python benchmarks/latency.py --engine spu-semi2k --rounds 3 --json
     sudo .venv/bin/python benchmarks/latency.py --full --first --link wan   # two namespaces with a slow link (Linux)
 
@@ -35,6 +36,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import avx512
 import link
 import torch
 from torch import nn
@@ -114,9 +116,11 @@ def main() -> None:
     parser.add_argument("--first", action="store_true", help="of each network the largest budget alone")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
+    parser.add_argument("--without-avx512", action="store_true", help="all parties as on a processor with AVX2 only")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="a small network, once: to see that it works")
     options = parser.parse_args()
+    avx512.hide(options.without_avx512)
     if options.link and (lack := link.missing()):
         parser.error(lack)
     setups = [s for s in PAPER if options.only in (None, s.name)] if options.full or options.only else [SMALL]
@@ -128,6 +132,7 @@ def main() -> None:
         rows = [row for setup in setups for row in measure(setup, options.engine, options.rounds, machines)]
     if options.json:
         about = {"engine": options.engine, "link": options.link, "rounds": options.rounds, "torch": torch.__version__}
+        about |= {"capability": torch.backends.cpu.get_cpu_capability()}
         print(json.dumps({**about, "machine": platform.processor(), "rows": [asdict(row) for row in rows]}))
         return
     print(f"{options.engine}, {'two processes' if options.link is None else LINKS[options.link].name}")

@@ -3,6 +3,7 @@
     python benchmarks/seconds.py             # five networks, up to ResNet-50 at 224x224: two minutes
     python benchmarks/seconds.py --only 224  # ResNet-50 alone
     python benchmarks/seconds.py --link wan  # with a link between the client and the others; as root
+    python benchmarks/seconds.py --without-avx512   # as on a processor that has AVX2 only
     python benchmarks/seconds.py --tiny      # one small network, in seconds
 
 One calibration serves all networks. A network is measured as the median of `--times` private runs in which no lot had
@@ -19,6 +20,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
+import avx512
 import link
 import torch
 from torch import nn
@@ -68,8 +70,10 @@ def main() -> None:
     parser.add_argument("--link", choices=LINKS, help="put the client on a host of its own, with such a link")
     parser.add_argument("--only", help="networks whose name has this in it")
     parser.add_argument("--tiny", action="store_true", help="one network, once")
+    parser.add_argument("--without-avx512", action="store_true", help="all parties as on a processor with AVX2 only")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    avx512.hide(options.without_avx512)
     names = list(NETWORKS)[:1] if options.tiny else [name for name in NETWORKS if (options.only or "") in name]
     if not names:
         parser.error(f"--only {options.only}: take a part of one of {'; '.join(NETWORKS)}")
@@ -84,6 +88,7 @@ def main() -> None:
         rows = [compare(name, calibration, times, wanted, on(machines)) for name in names]
     if options.json:
         about = {"calibration": seconds, "cores": os.cpu_count(), "link": options.link}
+        about |= {"capability": torch.backends.cpu.get_cpu_capability()}
         print(json.dumps({**about, "rows": [asdict(row) for row in rows]}))
     else:
         print(f"calibrated in {seconds:.1f} s")

@@ -4,6 +4,7 @@
     python benchmarks/two_party.py --network resnet18             # full width, 6,000 gates
     python benchmarks/two_party.py --engines gateshare gateshare-2pc     # without spu-cheetah, which takes most of it
     python benchmarks/two_party.py --engines crypten spu-semi2k     # which trust the server
+    python benchmarks/two_party.py --without-avx512               # all parties as on a processor that has AVX2 only
     python benchmarks/two_party.py --images 4                     # made and run together
     sudo .venv/bin/python benchmarks/two_party.py --link wan      # between two namespaces: 100 Mbit/s, 40 ms round trip
     python benchmarks/two_party.py --engines gateshare gateshare-2pc --rounds 5 --json
@@ -23,6 +24,7 @@ import statistics
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
+import avx512
 import link
 import torch
 from gateshare import Measured, Timed
@@ -75,9 +77,11 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--link", choices=LINKS, help="put the parties on two hosts with such a link between them")
+    parser.add_argument("--without-avx512", action="store_true", help="all parties as on a processor with AVX2 only")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="a small network, once: to see that it works")
     options = parser.parse_args()
+    avx512.hide(options.without_avx512)
     if options.tiny:
         options.network, options.rounds = "tiny", 1
     lack = link.missing() if options.link else None
@@ -86,7 +90,12 @@ def main() -> None:
     with link.joined(LINKS[options.link]) if options.link else nullcontext({}) as machines:
         rows = measure(options.network, options.engines, options.images, options.rounds, machines)
     if options.json:
-        print(json.dumps({"network": options.network, "link": options.link, "rows": [asdict(row) for row in rows]}))
+        about = {
+            "network": options.network,
+            "link": options.link,
+            "capability": torch.backends.cpu.get_cpu_capability(),
+        }
+        print(json.dumps({**about, "rows": [asdict(row) for row in rows]}))
     else:
         show(rows)
 

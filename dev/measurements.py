@@ -140,7 +140,7 @@ def measure(one: Measurement, data_dir: Path | None = None) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "instructions": "AVX2" if "--without-avx512" in words else torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
         "torch": torch.__version__.partition("+")[0],
         "load_before": round(load, 2),

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -121,6 +122,21 @@ def test_a_documented_benchmark_has_its_flags(command: str) -> None:
     source = (ROOT / path).read_text("utf-8")
     flags = {word for word in words if word.startswith("--")} - {"--help"}  # argparse's own
     assert [flag for flag in flags if f'"{flag}"' not in source] == []
+
+
+@pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_avx512_is_hidden_from_a_benchmark_and_its_parties(tmp_path: Path) -> None:
+    (tmp_path / "bench.py").write_text(
+        "import sys\nimport avx512\nimport torch\navx512.hide(True)\n"
+        "print(sys.argv[1], torch.backends.cpu.get_cpu_capability())\nsys.exit(3)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "bench.py"), "--link"],
+        env={**os.environ, "PYTHONPATH": str(FOLDER)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3 and done.stdout.startswith("--link ") and "AVX512" not in done.stdout, done.stderr
 
 
 @pytest.mark.slow

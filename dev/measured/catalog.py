@@ -103,6 +103,7 @@ MEASUREMENTS = (
     _two_party("two-party-resnet18-8", "--network resnet18 --engines gateshare gateshare-2pc --images 8", 3),
     _two_party("two-party-cheetah-lan", "--engines spu-cheetah --link lan", 2),
     _two_party("two-party-cheetah-wan", "--engines spu-cheetah --link wan", 3),
+    _two_party("two-party-avx2", "--engines gateshare gateshare-2pc --rounds 3 --without-avx512", 1),
     Measurement(
         "two-party-others",
         "benchmarks/two_party.py --network resnet18 --engines crypten spu-semi2k --rounds 3",
@@ -114,6 +115,12 @@ MEASUREMENTS = (
     Measurement("imagenet-resnet18", "benchmarks/imagenet.py --networks resnet18", PROTOCOL, 3),
     Measurement("imagenet-resnet50", "benchmarks/imagenet.py --networks resnet50", PROTOCOL, 3),
     Measurement("imagenet-vgg16", "benchmarks/imagenet.py --networks vgg16_bn", PROTOCOL, 4),
+    Measurement(
+        "imagenet-avx2",
+        "benchmarks/imagenet.py --networks resnet50 --pooling shared --without-avx512",
+        PROTOCOL,
+        1,
+    ),
     Measurement("seconds", "benchmarks/seconds.py", PROTOCOL, 2),
     *_latency("gateshare", PROTOCOL),
     *_latency("crypten", CRYPTEN),

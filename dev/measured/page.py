@@ -46,7 +46,7 @@ PARTS = {
     "clients": Part(("clients",), private.clients),
     "ask": Part(("ask",), private.ask),
     "soak": Part(("soak",), private.soak),
-    "imagenet": Part(("imagenet-resnet50", "imagenet-resnet18", "imagenet-vgg16"), private.imagenet),
+    "imagenet": Part(("imagenet-resnet50", "imagenet-resnet18", "imagenet-vgg16", "imagenet-avx2"), private.imagenet),
     "two-party": Part(
         (
             "two-party",
@@ -59,6 +59,7 @@ PARTS = {
             "two-party-resnet18-8",
             "two-party-cheetah-lan",
             "two-party-cheetah-wan",
+            "two-party-avx2",
         ),
         private.two_party,
     ),

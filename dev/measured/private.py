@@ -72,6 +72,7 @@ def two_party(figures: Figures) -> str:
     for about, row in ((one, row) for one in figures.values() for row in one["rows"]):
         where = ["full width"] if about.get("network") == "resnet18" else []
         where += [about["link"].upper()] if about.get("link") else []
+        where += ["AVX2"] if about.get("capability") == "AVX2" else []
         before = ["", ""]
         if row["offline_bytes"]:
             before = [seconds(row["offline_seconds"] / row["images"]), megabytes(row["offline_bytes"])]
@@ -130,10 +131,12 @@ def imagenet(figures: Figures) -> str:
     """Networks at 224x224."""
     header = ["network, gates, max-pooling", "comparisons", "online", "products", "sent online", "round trips"]
     header += ["before the image", "sent before", "memory of a process"]
-    rows = [row for found in figures.values() for row in found["rows"]]
+    runs = [(found, row) for found in figures.values() for row in found["rows"]]
+    rows = [row for _, row in runs]
     lines = [
         [
-            f"{NETWORKS[row['network']]}, {row['gates']}, {POOLINGS[row['pooling']]}",
+            f"{NETWORKS[row['network']]}, {row['gates']}, {POOLINGS[row['pooling']]}"
+            + (", AVX2" if found.get("capability") == "AVX2" else ""),
             f"{row['comparisons']:,}",
             seconds(row["online"]),
             seconds(row["layers"]),
@@ -143,7 +146,7 @@ def imagenet(figures: Figures) -> str:
             megabytes(row["offline_bytes"]),
             f"{max(row['memory'].values()) / 1e9:.1f} GB",
         ]
-        for row in rows
+        for found, row in runs
     ]
     worst, loads = max(rows, key=lambda row: row["difference"]), [row["load"] for row in rows]
     said = f"""The largest difference of a logit from the network in the clear is {worst["difference"]:.3f}, of

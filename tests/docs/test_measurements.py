@@ -299,6 +299,8 @@ def test_engines_without_a_dealer_say_where_they_ran() -> None:
     found = {"network": "resnet18", "link": "wan", "rows": [row]}
     page = PARTS["two-party"].write({"two-party": found})
     assert "| gateshare-2pc, 8, full width, WAN | 0.100 s | 2.1 MB | 25 | 10.0 s | 15.0 MB | 8.00 s | 20.0 MB |" in page
+    slower = PARTS["two-party"].write({"two-party": {**found, "capability": "AVX2"}})
+    assert "| gateshare-2pc, 8, full width, WAN, AVX2 |" in slower
     for more, said in (({}, '"before" leaves out the'), ({"dealer_seconds": 0.1}, '"before" counts the')):
         dealt = {**found, "rows": [{**row, "engine": "gateshare", **more}]}
         assert said in " ".join(PARTS["two-party"].write({"two-party": dealt}).split())
