@@ -11,6 +11,7 @@ from torch import Tensor
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto.limb_matmul import (
     Geometry,
+    LimbWeight,
     PlainWeight,
     Resampling,
     RingWeight,
@@ -125,6 +126,19 @@ def test_memory_that_is_used_again_holds_nothing_of_a_result(kind: type[Weight])
     assert torch.equal(small(x), first)
 
 
+@pytest.mark.parametrize(("bits", "bytes_each"), [(15, 2), (16, 4), (31, 4), (32, 8), (63, 8)])
+def test_whole_weights_take_as_few_bytes_as_their_numbers_need(bits: int, bytes_each: int) -> None:
+    low, high = -(1 << bits), (1 << bits) - 1
+    for end in (low, high):
+        weight, x = torch.randint(-3, 3, (300, 2, 1, 1)), ring(2, 2, 3, 3)
+        weight[137, 1] = end
+        product = WholeWeight(weight, Geometry())
+        assert sum(panel.nbytes for panel in product._panels) == bytes_each * weight.numel()
+        assert torch.equal(product(x), convolved(x, weight, Geometry()))
+        matrix = weight.flatten(1)
+        assert torch.equal(WholeWeight(matrix)(x[..., 0, 0]), x[..., 0, 0] @ matrix.T)
+
+
 @pytest.mark.parametrize(("geometry", "shape"), GEOMETRIES)
 @pytest.mark.parametrize(("positions", "images"), [(1, 1), (1, 3), (9, 2), (1000, 1), (1000, 3)])
 def test_parts_on_several_cores_are_the_whole(
@@ -201,7 +215,7 @@ def test_odd_sums_of_the_largest_limbs_are_exact(inner: int) -> None:
     assert torch.equal(RingWeight(weight)(x), x @ weight.T)
 
 
-def blocks(product: Weight) -> list[tuple[int, int]]:
+def blocks(product: LimbWeight) -> list[tuple[int, int]]:
     return [(where.start, where.stop) for where, _ in product._blocks]
 
 

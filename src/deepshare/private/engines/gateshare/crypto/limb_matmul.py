@@ -1,9 +1,10 @@
 """Exact products mod 2^64 with weights that are prepared once and used often.
 
-torch multiplies int64 matrices fast only with AVX-512, where `WholeWeight` leaves it to torch. Elsewhere float64 matrix
-products are some ten times as fast: one factor is cut into limbs, numbers of so few bits that every sum of products of
-limbs is an integer of at most 2^53, which float64 holds exactly in whatever order it adds. Sums that could become
-larger are cut along the inner dimension.
+torch multiplies int64 matrices fast only with AVX-512, where `WholeWeight` leaves it to torch, a panel of outputs at a
+time. Small numbers are kept in 2 or 4 bytes and widened by panel: most weights come from memory, not from a cache.
+Elsewhere float64 matrix products are some ten times as fast: one factor is cut into limbs, numbers of so few bits that
+every sum of products of limbs is an integer of at most 2^53, which float64 holds exactly in whatever order it adds.
+Sums that could become larger are cut along the inner dimension.
 
 * `PlainWeight`, small numbers such as encoded weights, with x in two limbs of 32 bits: two products.
 * `RingWeight`, any numbers mod 2^64 such as masked weights, both factors in three limbs of 22 bits: six products.
@@ -35,6 +36,8 @@ _FEWEST_POSITIONS, _FEWEST_OUTPUTS, _FEWEST_PRODUCTS = 32, 128, 1 << 20
 _FEWEST_IN_CACHE = 64
 
 
+_PANEL = 128  # outputs of a `WholeWeight` that are multiplied together: as measured
+
 # Memory that a thread uses again, because the first write to a page takes long.
 _REUSED = threading.local()
 
@@ -62,6 +65,9 @@ class Weight(ABC):
     Args:
         weight: Ring elements.
         geometry: For kernels, how they move.
+
+    Attributes:
+        limbs: Numbers in whose place one number of x stands.
     """
 
     limbs: int
@@ -70,24 +76,19 @@ class Weight(ABC):
         self.geometry, self.outputs = geometry or Geometry(), len(weight)
         kernels = weight[..., None, None] if weight.dim() == 2 else weight
         self._is_matrix, self.kernel = weight.dim() == 2, (kernels.shape[2], kernels.shape[3])
-        rows = rows_of_kernels(kernels, self.geometry.groups)
-        self._blocks = [(block, self._prepare(rows[..., block])) for block in self._cut(rows)]
+        self._keep(rows_of_kernels(kernels, self.geometry.groups))
 
     @abstractmethod
-    def _cut(self, rows: Tensor) -> Iterable[slice]:
-        """Blocks of the inner dimension of rows (groups, O, K) within which sums stay exact."""
+    def _keep(self, rows: Tensor) -> None:
+        """Keep rows (groups, O, K) in the form that is multiplied."""
 
     @abstractmethod
-    def _prepare(self, rows: Tensor) -> Tensor:
-        """One block in the form that `_multiply` needs, (..., O, K)."""
+    def _fill_matrix(self, result: Tensor, x: Tensor, rows: slice, outputs: slice) -> None:
+        """Do one part of a product with a matrix."""
 
     @abstractmethod
-    def _split(self, x: Tensor) -> Tensor:
-        """The limbs of x: (L, *x.shape)."""
-
-    @abstractmethod
-    def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
-        """A block times limbs (groups, L, R, K): ring elements (groups, O, R)."""
+    def _fill(self, result: Tensor, maps: Tensor, images: slice, rows: slice, outputs: slice) -> None:
+        """Do one part of a convolution."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product with x (N, C) or (N, C, H, W), mod 2^64."""
@@ -104,11 +105,6 @@ class Weight(ABC):
             parts = [(slice(0, rows), some) for some in _slices(outputs, each)]
         in_parallel([partial(self._fill_matrix, result, x, *part) for part in parts])
         return result
-
-    def _fill_matrix(self, result: Tensor, x: Tensor, rows: slice, outputs: slice) -> None:
-        limbs = self._split(x[rows])[None]
-        products = (self._multiply(block[..., outputs, :], limbs[..., where]) for where, block in self._blocks)
-        result[rows, outputs] = reduce(Tensor.add_, products)[0].T
 
     def _convolve(self, x: Tensor) -> Tensor:
         maps = _padded(x, self.geometry.padding)
@@ -131,15 +127,6 @@ class Weight(ABC):
         rows = -(-rows // -(-rows // in_cache))  # as many parts for each core
         for some in _slices(images, max(1, rows // high)):
             yield from ((some, band, slice(0, outputs)) for band in _slices(high, min(rows, high)))
-
-    def _fill(self, result: Tensor, maps: Tensor, images: slice, rows: slice, outputs: slice) -> None:
-        """Do one part of a convolution."""
-        part = result[images, outputs, rows]
-        limbs = self._split(maps[images, self._seen(rows)])
-        columns = _columns(limbs, self.kernel, self.geometry, reuse=True)
-        products = (self._multiply(block[..., outputs, :], columns[..., where]) for where, block in self._blocks)
-        apart = reduce(Tensor.add_, products).reshape(part.shape[1], part.shape[0], *part.shape[2:])
-        part.copy_(apart.transpose(0, 1))
 
     def _seen(self, rows: slice) -> slice:
         """Rows of the padded map under the kernel, for some rows of the result."""
@@ -171,22 +158,24 @@ def whole_is_faster(geometry: Geometry | None = None) -> bool:
 
 
 class WholeWeight(Weight):
-    """Any ring elements of one group, in one limb. Takes 8 bytes a number."""
+    """Any ring elements of one group, in one limb. Takes 2, 4 or 8 bytes a number, as its largest one needs."""
 
     limbs = 1
 
-    def _cut(self, rows: Tensor) -> Iterable[slice]:
-        return (slice(0, rows.shape[2]),)
+    def _keep(self, rows: Tensor) -> None:
+        # Panels (K, outputs): with few positions the weights as the first factor take four times as long.
+        panels = rows[0].split(_PANEL)
+        self._panels = [panel.to(_narrowest(rows)).T.clone(memory_format=torch.contiguous_format) for panel in panels]
 
-    def _prepare(self, rows: Tensor) -> Tensor:
-        return rows.mT.clone(memory_format=torch.contiguous_format).mT
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x[None]
-
-    def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
-        # The weights second and transposed: with few positions any other order takes four times as long.
-        return (x[0, 0] @ block[0].T).T[None]
+    def _multiply(self, x: Tensor, outputs: slice, result: Tensor) -> None:
+        """Write x (R, K) times some outputs into a result (R, some)."""
+        for number, panel in enumerate(self._panels):
+            first = number * _PANEL
+            begin, end = max(first, outputs.start), min(first + panel.shape[1], outputs.stop)
+            if begin < end:
+                wide = panel if panel.dtype == torch.int64 else _copied(panel, "panel")
+                into = result[:, begin - outputs.start : end - outputs.start]
+                torch.mm(x, wide[:, begin - first : end - first], out=into)
 
     def _convolve(self, x: Tensor) -> Tensor:
         # As for all weights, but products are written where they belong, channels last, and transposed by image:
@@ -203,11 +192,49 @@ class WholeWeight(Weight):
     def _fill(self, result: Tensor, maps: Tensor, images: slice, rows: slice, outputs: slice) -> None:
         seen = maps[images, self._seen(rows)]
         columns = _columns(seen[None], self.kernel, self.geometry, reuse=True)[0, 0]
-        ((_, block),) = self._blocks
-        torch.mm(columns, block[0, outputs].T, out=result[images, rows, :, outputs].flatten(0, 2))
+        self._multiply(columns, outputs, result[images, rows, :, outputs].flatten(0, 2))
+
+    def _fill_matrix(self, result: Tensor, x: Tensor, rows: slice, outputs: slice) -> None:
+        self._multiply(x[rows], outputs, result[rows, outputs])
 
 
-class PlainWeight(Weight):
+class LimbWeight(Weight):
+    """Ring elements in float64."""
+
+    @abstractmethod
+    def _cut(self, rows: Tensor) -> Iterable[slice]:
+        """Blocks of the inner dimension of rows (groups, O, K) within which sums stay exact."""
+
+    @abstractmethod
+    def _prepare(self, rows: Tensor) -> Tensor:
+        """One block in the form that `_multiply` needs, (..., O, K)."""
+
+    @abstractmethod
+    def _split(self, x: Tensor) -> Tensor:
+        """The limbs of x: (L, *x.shape)."""
+
+    @abstractmethod
+    def _multiply(self, block: Tensor, x: Tensor) -> Tensor:
+        """A block times limbs (groups, L, R, K): ring elements (groups, O, R)."""
+
+    def _keep(self, rows: Tensor) -> None:
+        self._blocks = [(block, self._prepare(rows[..., block])) for block in self._cut(rows)]
+
+    def _fill_matrix(self, result: Tensor, x: Tensor, rows: slice, outputs: slice) -> None:
+        limbs = self._split(x[rows])[None]
+        products = (self._multiply(block[..., outputs, :], limbs[..., where]) for where, block in self._blocks)
+        result[rows, outputs] = reduce(Tensor.add_, products)[0].T
+
+    def _fill(self, result: Tensor, maps: Tensor, images: slice, rows: slice, outputs: slice) -> None:
+        part = result[images, outputs, rows]
+        limbs = self._split(maps[images, self._seen(rows)])
+        columns = _columns(limbs, self.kernel, self.geometry, reuse=True)
+        products = (self._multiply(block[..., outputs, :], columns[..., where]) for where, block in self._blocks)
+        apart = reduce(Tensor.add_, products).reshape(part.shape[1], part.shape[0], *part.shape[2:])
+        part.copy_(apart.transpose(0, 1))
+
+
+class PlainWeight(LimbWeight):
     """Small numbers, in float64."""
 
     limbs = 2
@@ -231,7 +258,7 @@ class PlainWeight(Weight):
         return low + (high << 32)
 
 
-class RingWeight(Weight):
+class RingWeight(LimbWeight):
     """Any ring elements, in float64. Takes 24 bytes a number."""
 
     limbs = 3
@@ -339,17 +366,25 @@ def _columns(planes: Tensor, kernel: Pair, geometry: Geometry, reuse: bool = Fal
         (geometry.groups, limbs, count, high, wide, *kernel, each),
         (each, plane, image, row * down, column * right, row * below, column * beside, 1),
     )
-    whole = _copied(view) if reuse and not view.is_contiguous() else view
+    whole = _copied(view, "columns") if reuse and not view.is_contiguous() else view
     return whole.reshape(geometry.groups, limbs, count * high * wide, kernel[0] * kernel[1] * each)
 
 
-def _copied(view: Tensor) -> Tensor:
-    """Copy numbers of 8 bytes, without gaps, into the memory that this thread reuses."""
-    count = view.numel()
-    numbers: Tensor | None = getattr(_REUSED, "numbers", None)
+def _copied(view: Tensor, name: str) -> Tensor:
+    """Copy numbers of at most 8 bytes, as numbers of 8 bytes without gaps, into memory that this thread reuses."""
+    count, dtype = view.numel(), torch.float64 if view.is_floating_point() else torch.int64
+    numbers: Tensor | None = getattr(_REUSED, name, None)
     if numbers is None or len(numbers) < count:
-        numbers = _REUSED.numbers = torch.empty(count, dtype=torch.int64)
-    return numbers[:count].view(view.dtype).view(view.shape).copy_(view)
+        numbers = torch.empty(count, dtype=torch.int64)
+        setattr(_REUSED, name, numbers)
+    return numbers[:count].view(dtype).view(view.shape).copy_(view)
+
+
+def _narrowest(numbers: Tensor) -> torch.dtype:
+    """The type of the fewest bytes that holds all numbers."""
+    low, high = int(numbers.min()), int(numbers.max())
+    kinds = (torch.int16, torch.int32)
+    return next((kind for kind in kinds if torch.iinfo(kind).min <= low <= high <= torch.iinfo(kind).max), torch.int64)
 
 
 def rows_of_kernels(weight: Tensor, groups: int) -> Tensor:
