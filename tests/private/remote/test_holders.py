@@ -87,7 +87,12 @@ def test_lots_of_others_are_as_good_as_spent_within_a_session(running: Running, 
     stolen.close()
     channel.send_message({"take": [(name, [0])]})
     assert channel.receive_message() == {"spent": [name]}
+    channel.send_message({"take": [(name, [0])]})
+    channel.receive_message()
+    said = f"{OWNERS[0]} names lots of {OWNERS[1]}, and gets none of them (pool server)"
+    assert running.wait_for(said) == f"network: {said}"
     channel.close()
+    assert running.said.count(f"network: {said}") == 1
     ask(running, folder, program, pool=2, key=2)
 
 

@@ -12,8 +12,10 @@ A request names fresh lots of the client, all of one owner, before anything is d
 
 import socket
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -66,10 +68,18 @@ class HostedDealing:
 
 
 class OwnedLots:
-    """The lots of one owner in a pool; see `ServerLots`. Those of others are as good as spent."""
+    """The lots of one owner in a pool; see `ServerLots`. Those of others are as good as spent.
 
-    def __init__(self, pool: LotPool, owner: str, channel: YieldingChannel) -> None:
+    Args:
+        pool: The pool.
+        owner: The owner.
+        channel: Yields its turn while the disk is at work.
+        odd: Told once if lots of others are named.
+    """
+
+    def __init__(self, pool: LotPool, owner: str, channel: YieldingChannel, odd: Callable[[str], None]) -> None:
         self._pool, self._owner, self._channel = pool, owner, channel
+        self._odd: Callable[[str], None] | None = odd
 
     def expect(self, images: int) -> None:
         """Refuse: there is no dealer to ask."""
@@ -77,7 +87,12 @@ class OwnedLots:
 
     def is_fresh(self, name: bytes) -> bool:
         """Whether a lot is there, was never taken, and is the owner's."""
-        return self._pool.is_fresh(name) and self._pool.owner(name) == self._owner
+        if not self._pool.is_fresh(name):
+            return False
+        if (owner := self._pool.owner(name)) != self._owner and self._odd is not None:
+            self._odd(f"{self._owner} names lots of {owner}, and gets none of them (pool {self._pool.name})")
+            self._odd = None
+        return owner == self._owner
 
     def take_all(self, names: Sequence[bytes]) -> list[Lot]:
         """Take lots out for good, which are fresh."""
@@ -120,6 +135,7 @@ class SessionHost:
                 "--pool"
             )
         self._turns = threading.Semaphore(CORES)
+        self._odd: SimpleQueue[str] = SimpleQueue()
 
     def refresh(self) -> list[str]:
         """Look for pools that were added since, or are gone; those of other networks are for others."""
@@ -182,8 +198,11 @@ class SessionHost:
         return [(level.pool, level.stock.owner, level.left, level.dealt) for level in self._levels()]
 
     def warnings(self) -> list[str]:
-        """Warnings of pools that have become low, once for each share of `LOW`, or that cannot be used."""
+        """Warnings of pools that have become low, once for each share of `LOW`, or that cannot be used; and odd use."""
         said = []
+        with suppress(Empty):
+            while True:
+                said.append(self._odd.get_nowait())
         for level in self._levels():
             key = level.pool, level.stock.owner
             if level.low < self._warned.get(key, 1.0):
@@ -235,7 +254,7 @@ class SessionHost:
         if not isinstance(channel, YieldingChannel):
             raise AssertionError("a channel of another host")
         dealing, _ = self._named(request)
-        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner, channel), channel)
+        return HostedSession(self, dealing, OwnedLots(dealing.pool, owner, channel, self._odd.put), channel)
 
     def _named(self, request: Mapping[str, Any]) -> tuple[HostedDealing, list[bytes]]:
         dealing = self._dealings.get(session_id(dict(request)))
