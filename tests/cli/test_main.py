@@ -82,6 +82,17 @@ def test_the_real_command_prints_the_error_and_nothing_else(tmp_path: Path) -> N
     assert done.stderr.count("\n") == 1
 
 
+def test_a_folder_that_was_deleted_is_one_line(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    code = f"cd {gone} && rmdir {gone} && exec {COMMAND} private serve x"
+    gone.mkdir()
+    done = subprocess.run(["sh", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "deepshare: the folder that you are in was deleted: change to another\n",
+    )
+
+
 def test_a_fault_of_ours_is_a_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError

@@ -226,6 +226,36 @@ def test_what_is_wrong_is_one_line(cli: Cli, run: Path, tmp_path: Path) -> None:
     assert "--log-level loud: take one of debug" in cli("private", "serve", run, "--log-level", "loud").err
 
 
+def test_what_is_wrong_with_a_server_is_one_line(cli: Cli, run: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    cli("private", "keys", keys)
+    serve = ("private", "serve", run, "-e", "crypten", "--port", "0")
+    assert f"{keys}/client/certificate.pem names no host" in cli(*serve, "--tls", keys / "client").err
+    for wrong in (("--max-clients", "0"), ("--max-each", "0"), ("--drain", "-5"), ("--drain", "inf")):
+        assert "serve at least one client, and give seconds of 0 or more" in cli(*serve, *wrong).err
+    bad = cli("private", "keys", tmp_path / "more", "--host", "bad host")
+    assert "'bad host' is no name or address of a host" in bad.err and not (tmp_path / "more").exists()
+    cli("private", "outline", run, tmp_path / "network.json")
+    dealer = ("private", "dealer", tmp_path / "network.json", tmp_path / "dealing", "--tls")
+    assert "--listen 18449: give HOST:PORT" in cli(*dealer, keys / "dealer", "--listen", "18449").err
+    assert "names no host" in cli(*dealer, keys / "client").err
+    fill = ("private", "pool", "fill", tmp_path / "pool", "--tls", keys / "client", "--dealer")
+    assert "127.0.0.1 is no address: give HOST:PORT" in cli(*fill, "127.0.0.1").err
+    assert "localhost:99999 is no address" in cli(*fill, "localhost:99999").err
+    assert "no dealer at 127.0.0.1:9" in cli(*fill, "127.0.0.1:9", "--once").err
+    assert "--every -1: give seconds" in cli(*fill, "127.0.0.1:9", "--every", "-1").err
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"[private.serve", "Expected ']'"), (b"\xff", "utf-8")])
+def test_a_broken_configuration_is_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deepshare.toml").write_bytes(content)
+    said = cli("private", "serve", "x")
+    assert said.code == 2 and said.err.startswith("deepshare: deepshare.toml: ") and words in said.err
+
+
 def test_a_server_in_operation(cli: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flags from a file and from variables, figures and health over HTTP, JSON in its log, and an end by SIGTERM."""
     cli("private", "outline", run, tmp_path / "network.json")

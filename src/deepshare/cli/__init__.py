@@ -8,6 +8,8 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from tomllib import TOMLDecodeError
 
 from cyclopts import App, CycloptsError
 
@@ -18,7 +20,7 @@ from deepshare.cli.export import export
 from deepshare.cli.inspect import inspect
 from deepshare.cli.networks import networks
 from deepshare.cli.plan import plan
-from deepshare.cli.private import private
+from deepshare.cli.private import CONFIGURATION, private
 from deepshare.cli.recipes import recipes
 from deepshare.cli.report import report
 from deepshare.cli.study import study
@@ -100,6 +102,7 @@ for verb, uses in EXAMPLES.items():
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a user's error becomes one line on stderr and exit code 2."""
     try:
+        _check_folder()
         app(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed the pipe
@@ -119,5 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (CycloptsError, DeepShareError) as error:
         if getattr(error, "told", False):
             sys.exit(0)  # the first process reports it; an exit code of ours would make the launcher kill that one
-        print(f"deepshare: {' '.join(str(error).split())}", file=sys.stderr)
+        where = f"{CONFIGURATION}: " if isinstance(error.__cause__, TOMLDecodeError | UnicodeDecodeError) else ""
+        print(f"deepshare: {where}{' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
+
+
+def _check_folder() -> None:
+    """Refuse a working folder that is gone: files are looked for there, configuration among them."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise DeepShareError("the folder that you are in was deleted: change to another") from None

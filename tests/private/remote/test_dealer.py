@@ -28,6 +28,7 @@ from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.party import free_ports
 from deepshare.private.transport.channel import LaterError
 from deepshare.private.transport.tls import tls_of
+from tests.cli.command import Cli
 from tests.private.remote.attacked import SIZE, network
 from tests.private.remote.running import Running, server
 
@@ -194,6 +195,36 @@ def test_a_client_that_says_it_has_nothing_fills_no_disk(
     finally:
         greedy.close()
         dealing.stop()
+
+
+def test_a_folder_has_one_dealer_and_a_pool_one_that_fills_it(folder: Path, dealing: Dealing) -> None:
+    with pytest.raises(EngineError, match=r"another dealer deals from .*/dealer: end that one"):
+        Dealing(folder)
+    address = dealing.service.address
+    with closing(refill(folder, "client-1", address)), pytest.raises(EngineError, match=r"is filling .*/client-1"):
+        refill(folder, "client-1", address)
+    fill(folder, "client-1", address)
+    dealing.stop()
+    Dealing(folder).stop()
+
+
+def test_a_pool_that_cannot_be_written_is_one_line(folder: Path, dealing: Dealing) -> None:
+    (folder / "file").touch()
+    for pool in (Path("/proc/x"), folder / "file", folder / "file" / "x"):
+        with pytest.raises(EngineError, match=f"{pool} cannot be written"):
+            Refill(pool, "client", dealing.service.address, tls_of(folder / "keys" / "client-1"))
+
+
+def test_a_fill_says_how_many_lots_came(folder: Path, dealing: Dealing, cli: Cli) -> None:
+    def once(name: str, *flags: str) -> str:
+        keys = ("--tls", folder / "keys" / name, "--dealer", dealing.service.address)
+        return cli("private", "pool", "fill", folder / "pools" / name, *keys, "--once", *flags).err.splitlines()[-1]
+
+    nothing = "0 lots came: the pool is full, or the other party has to ask the dealer first"
+    assert once("client-1") == nothing
+    assert once("server", "--server") == "6 lots came"
+    assert once("client-1") == "6 lots came"
+    assert once("client-1") == nothing
 
 
 def test_two_dealings_do_not_mix(folder: Path, dealing: Dealing) -> None:

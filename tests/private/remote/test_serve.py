@@ -14,6 +14,7 @@ from PIL import Image
 
 import deepshare
 from deepshare.errors import EngineError, PlanMismatchError
+from deepshare.private.remote.serve import _named
 from deepshare.private.remote.server import Listening
 from tests.private.remote.served import ABOUT, CLASSES, GATES, network
 
@@ -77,6 +78,20 @@ def test_a_thread_serves_until_shutdown(tmp_path: Path) -> None:
     server.shutdown()
     thread.join(30)
     assert not thread.is_alive()
+
+
+NAME = "cifar100-resnet18w16-2288"
+
+
+def test_networks_are_served_by_the_names_that_they_were_given_by(tmp_path: Path) -> None:
+    assert list(_named(NAME)) == [NAME]  # the run folder has another name
+    folder = _named(NAME)[NAME]
+    assert isinstance(folder, Path) and folder.is_dir()
+    assert list(_named([folder, NAME])) == [folder.name, NAME]
+    (tmp_path / "a" / "run").mkdir(parents=True)
+    (tmp_path / "b" / "run").mkdir(parents=True)
+    with pytest.raises(EngineError, match="two runs have the same folder name"):
+        _named([tmp_path / "a/run", tmp_path / "b/run"])
 
 
 def test_refusals_come_before_a_port_is_opened(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ private.command(pool)
 private.command(ui)
 private.command(prepare)
 # Flags may be given as variables, DEEPSHARE_PRIVATE_SERVE_PORT, or under [private.serve] of this file.
-CONFIGURED = (Env("DEEPSHARE_"), Toml("deepshare.toml"))
+CONFIGURATION = "deepshare.toml"
+CONFIGURED = (Env("DEEPSHARE_"), Toml(CONFIGURATION))
 private.command(serve, config=CONFIGURED)
 private.command(dealer, config=CONFIGURED)

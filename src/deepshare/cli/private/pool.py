@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 
 from deepshare.cli.options import Flag, Json, TlsFolder, importing
 from deepshare.cli.private.show import note, warn
+from deepshare.errors import EngineError
 
 MADE = "gateshare-2pc"
 """The engine whose pools the two parties make."""
@@ -82,6 +83,8 @@ def fill(
     from deepshare.private.remote.refill import DealerGoneError, Refill
     from deepshare.private.transport.tls import tls_of
 
+    if not 0 < every < math.inf:
+        raise EngineError(f"--every {every:g}: give seconds, more than 0")
     end_as_interrupted()
     certificates, known = tls_of(tls), False
     with suppress(KeyboardInterrupt):
@@ -90,9 +93,12 @@ def fill(
                 with closing(Refill(folder, "server" if server else "client", dealer, certificates)) as refill:
                     note(f"{folder} is filled from {dealer}" if not known else f"{dealer} is back")
                     known = True
-                    while refill.fill():
-                        pass
+                    came = 0
+                    while count := refill.fill():
+                        came += count
                     if once:
+                        none = "" if came else ": the pool is full, or the other party has to ask the dealer first"
+                        note(f"{came:,} lots came{none}")
                         return
                     refill.keep_full(every)
             except DealerGoneError as error:

@@ -97,7 +97,7 @@ def dealer(
     Args:
         outline: File from private outline.
         folder: Folder for the dealing and for lots on their way; secret.
-        listen: HOST:PORT to listen on.
+        listen: HOST:PORT to listen on; 0.0.0.0:PORT for all interfaces.
         tls: Folder with the certificates of the dealer.
         server: Name in the server's certificate; all others are clients.
         level: Number of lots that each client should have.
@@ -107,13 +107,13 @@ def dealer(
     """
     from deepshare.private.remote.dealer import DealerService, Dealership
     from deepshare.private.remote.guests.journal import start_logging
-    from deepshare.private.transport.tls import tls_of
+    from deepshare.private.remote.tls import tls_of_host
 
     if level < 1 or images < 1:
         raise EngineError(f"a level of {level} for {images} images: give at least one each")
     start_logging(log_level, as_json=log_json)
     end_as_interrupted()
-    service = DealerService(Dealership(folder, outline, level=level, images=images), listen, tls_of(tls), server)
+    service = DealerService(Dealership(folder, outline, level=level, images=images), listen, tls_of_host(tls), server)
     service.journal.info(f"dealing for {server} and its clients on {service.address}")
     try:
         service.run()

@@ -25,6 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from deepshare.errors import EngineError
 from deepshare.files import sync_folder, write_atomically
 from deepshare.private.engines.gateshare.compile import schedule
@@ -68,7 +70,7 @@ class Dealership:
         images: Images that each client may ever ask.
 
     Raises:
-        EngineError: The folder is of another network, or cannot be written.
+        EngineError: The folder is of another network, another dealer deals from it, or it cannot be written.
     """
 
     def __init__(self, folder: Path, network: Path, *, level: int, images: int) -> None:
@@ -77,15 +79,22 @@ class Dealership:
         self._folder, self._level, self.images = folder, level, images
         self._spare = spare_lots(self.steps, images)
         self._fresh: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock, self._own = threading.Lock(), FileLock(folder / ".dealer.lock", thread_local=False)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._own.acquire(timeout=0)
             for half in ("server", "client"):
                 for lots in (folder / half).glob(f"*/{LOTS}"):
                     clear(lots)
             self.dealer = LotDealer(self.steps, self._secrets(folder / "dealing.json"))
+        except Timeout:
+            raise EngineError(f"another dealer deals from {folder}: end that one, or give another folder") from None
         except OSError as error:
             raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
+
+    def close(self) -> None:
+        """Leave the folder to another dealer."""
+        self._own.release()
 
     def _secrets(self, path: Path) -> tuple[bytes, bytes]:
         digest = outline.digest(self.program)
@@ -179,6 +188,8 @@ class DealerService:
     def __init__(self, dealership: Dealership, address: str, tls: Tls, server: str) -> None:
         self._dealership, self._server, self.journal = dealership, server, Journal()
         host, _, port = address.rpartition(":")
+        if not host:
+            raise EngineError(f"--listen {address}: give HOST:PORT, such as 127.0.0.1:{address.strip(':')}")
         try:
             listener = socket.create_server((host, int(port)), backlog=64)
         except (OSError, ValueError, OverflowError) as error:
@@ -194,7 +205,10 @@ class DealerService:
 
     def run(self) -> None:
         """Serve parties until `stop`."""
-        self._door.run()
+        try:
+            self._door.run()
+        finally:
+            self._dealership.close()
 
     def stop(self) -> None:
         """End; from any thread."""

@@ -5,6 +5,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from deepshare.errors import EngineError
 from deepshare.files import sync_folder
 from deepshare.private.engines.gateshare.compile import schedule
@@ -44,11 +46,14 @@ class Refill:
 
     Raises:
         DealerGoneError: The dealer is not there.
-        EngineError: The pool is of another dealing.
+        EngineError: The pool is of another dealing, is being filled already, or cannot be written.
     """
 
     def __init__(self, pool: Path, party: Holder, dealer: str, tls: Tls) -> None:
         self._pool, self._party, self._reported = pool, party, 0
+        if (pool / ABOUT).exists():
+            check_party(pool, party)
+        self._lock = FileLock(pool / ".filling.lock", thread_local=False)
         try:
             self._channel = reach(dealer, "dealer", tls)
         except OSError as error:
@@ -59,12 +64,15 @@ class Refill:
             self._channel.send_message({"protocol": PROTOCOL, "role": party})
             self._steps = self._agree(self._channel.receive_message(LONGEST_OFFER))
         except ConnectionError as error:
-            self._channel.close()
+            self._hang_up()
             raise DealerGoneError(
                 f"{dealer} hung up ({error}): is it a dealer, with certificates of one authority?"
             ) from error
+        except OSError as error:
+            self._hang_up()
+            raise self._unwritten(error) from error
         except BaseException:
-            self._channel.close()
+            self._hang_up()
             raise
         self._marks = Marks(pool)
 
@@ -80,6 +88,8 @@ class Refill:
                 self._take(channel)
         except ConnectionError as error:
             raise DealerGoneError(f"{error}: ask again") from error
+        except OSError as error:
+            raise self._unwritten(error) from error
         except (RefusalError, PeerBusyError) as error:  # it hung up within a frame, or says to ask again
             raise DealerGoneError(str(error)) from error
         return count
@@ -92,8 +102,15 @@ class Refill:
 
     def close(self) -> None:
         """Hang up."""
-        self._channel.close()
+        self._hang_up()
         self._marks.close()
+
+    def _hang_up(self) -> None:
+        self._channel.close()
+        self._lock.release()
+
+    def _unwritten(self, error: OSError) -> EngineError:
+        return EngineError(f"{self._pool} cannot be written ({error.strerror}): give another folder")
 
     def _report(self) -> dict[str, Any]:
         """What a server holds of its clients, of some of them each time if they are many."""
@@ -131,11 +148,15 @@ class Refill:
         if self._party == "server" and len(bytes.fromhex(seed)) != SEED_BYTES:
             raise EngineError("the dealer gave no seed: install the same deepshare")
         steps = schedule(program, number_format)
-        if (self._pool / ABOUT).exists():
-            if check_party(self._pool, self._party).get("session") != session.hex():
-                raise EngineError(f"{self._pool} is of another dealing: give another folder")
-        else:
-            (self._pool / LOTS).mkdir(parents=True, exist_ok=True, mode=0o700)
+        there = (self._pool / ABOUT).exists()
+        if there and check_party(self._pool, self._party).get("session") != session.hex():
+            raise EngineError(f"{self._pool} is of another dealing: give another folder")
+        (self._pool / LOTS).mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise EngineError(f"another private pool fill is filling {self._pool}: end that one first") from None
+        if not (self._pool / ABOUT).exists():
             self._pool.chmod(0o700)
             if not (self._pool / FILE).exists():
                 with closing(Marks.create(self._pool, {} if self._party == "server" else {owner: images})):

@@ -1,5 +1,6 @@
 """The server's and the dealer's side in one call each: the public outline, the pools, the server and its end."""
 
+import math
 import signal
 import sys
 import threading
@@ -17,9 +18,9 @@ from deepshare.errors import EngineError
 from deepshare.private.api import from_run, training_images
 from deepshare.private.ir.trace import Revealed, translate, with_answer
 from deepshare.private.remote.server import Listening, ModelServer, Network
+from deepshare.private.remote.tls import tls_of_host
 from deepshare.private.runtime.engine import check_installed, engine_with_preprocessing, find_engine
 from deepshare.private.runtime.preprocessing import Dealt
-from deepshare.private.transport.tls import tls_of
 from deepshare.training.run.folder import run_folder
 
 # Connections to the monitor at once, so that they never take the descriptors of clients.
@@ -52,8 +53,8 @@ def serve(
     `deepshare.server`.
 
     Args:
-        networks: A run folder or several, which clients name by the folder's name; or networks in memory, as a mapping
-            from names to (model, `deepshare.data.About`); a single one is called "network".
+        networks: A run folder or several, which clients name by the folder's name, or networks by name; or networks in
+            memory, as a mapping from names to (model, `deepshare.data.About`); a single one is called "network".
         engine: One of `engine_names()`.
         host: Address to listen on; 0.0.0.0 for all interfaces.
         port: Port to listen on; 0 for a free one.
@@ -74,7 +75,10 @@ def serve(
     """
     chosen = find_engine(engine)
     check_installed(chosen)
-    certificates = None if tls is None else tls_of(Path(tls))
+    if max_clients < 1 or max_each < 1 or not 0 <= drain < math.inf:
+        given = f"--max-clients {max_clients} --max-each {max_each} --drain {drain:g}"
+        raise EngineError(f"{given}: serve at least one client, and give seconds of 0 or more")
+    certificates = None if tls is None else tls_of_host(Path(tls))
     pools = (pool,) if isinstance(pool, str | Path) else tuple(pool)
     options: Mapping[str, str] = {}
     if pools:
@@ -193,10 +197,12 @@ def _named(networks: Trained | list[str | Path] | Mapping[str, Trained]) -> Mapp
     if isinstance(networks, tuple):
         return {"network": networks}
     runs = [networks] if isinstance(networks, str | Path) else networks
-    folders = [run_folder(run).resolve() for run in runs]
-    if len({folder.name for folder in folders}) < len(folders):
+    folders = {run: run_folder(run).resolve() for run in map(str, runs)}
+    # A network that was given by its name has a folder of another.
+    named = [(folder.name if Path(run).exists() else run, folder) for run, folder in folders.items()]
+    if len(dict(named)) < len(runs):
         raise EngineError("two runs have the same folder name, which clients name them by: rename one")
-    return {folder.name: folder for folder in folders}
+    return dict(named)
 
 
 def _network(network: Trained, best: bool, answer: Revealed) -> Network:

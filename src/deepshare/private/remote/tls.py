@@ -1,6 +1,7 @@
 """Certificates for a trial: one authority, one certificate for each party."""
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,9 +13,30 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepshare.errors import EngineError
 from deepshare.files import write_atomically
-from deepshare.private.transport.tls import AUTHORITY, CERTIFICATE, KEY
+from deepshare.private.transport.tls import AUTHORITY, CERTIFICATE, KEY, Tls, tls_of
 
 DAYS = 30
+_HOST = re.compile(
+    r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*", re.I
+)
+
+
+def tls_of_host(folder: Path) -> Tls:
+    """The certificates in the folder of a party that others connect to.
+
+    Raises:
+        EngineError: A file is missing, or the certificate names no host, so that nobody would connect.
+    """
+    tls = tls_of(folder)
+    try:
+        x509.load_pem_x509_certificate(tls.certificate.read_bytes()).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except x509.ExtensionNotFound as error:
+        raise EngineError(f"{tls.certificate} names no host, as a client's: give the folder of the server") from error
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{tls.certificate} is no certificate: make a set with private keys") from error
+    return tls
 
 
 def make_keys(folder: Path, hosts: Sequence[str], clients: int = 1) -> None:
@@ -26,8 +48,9 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: int = 1) -> None:
         clients: How many; the folders of several are `client-1`, `client-2` and so on, each with a key of its own.
 
     Raises:
-        EngineError: There are keys already, or the folder cannot be written.
+        EngineError: There are keys already, a host is no name, or the folder cannot be written.
     """
+    names = [_name(host) for host in hosts]
     listening = ("server", "dealer")
     parties = [*listening, *(["client"] if clients == 1 else [f"client-{number + 1}" for number in range(clients)])]
     there = [str(folder / party) for party in parties if (folder / party).exists()]
@@ -37,7 +60,7 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: int = 1) -> None:
     authority = _certificate("DeepShare trial authority", authority_key, None, None, ())
     for party in parties:
         key = ec.generate_private_key(ec.SECP256R1())
-        signed = _certificate(f"DeepShare {party}", key, authority, authority_key, hosts if party in listening else ())
+        signed = _certificate(f"DeepShare {party}", key, authority, authority_key, names if party in listening else ())
         _write(folder / party, authority, signed, key)
 
 
@@ -46,7 +69,7 @@ def _certificate(
     key: ec.EllipticCurvePrivateKey,
     issuer: x509.Certificate | None,
     issuer_key: ec.EllipticCurvePrivateKey | None,
-    hosts: Sequence[str],
+    hosts: Sequence[x509.GeneralName],
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -69,7 +92,7 @@ def _certificate(
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     if hosts:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
     return builder.sign(signer, hashes.SHA256())
 
 
@@ -91,6 +114,8 @@ def _name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not _HOST.fullmatch(host):
+            raise EngineError(f"{host!r} is no name or address of a host: give --host such as a.example") from None
         return x509.DNSName(host)
 
 

@@ -452,6 +452,7 @@ def reach(address: str, peer: str, tls: Tls | None) -> Channel:
 
     Raises:
         OSError: Nobody is there, or there is no trust.
+        EngineError: The address is none.
     """
     host, port = _split(address)
     context = None if tls is None else tls.client_context()
@@ -493,4 +494,6 @@ def _bytes(part: Tensor | NDArray[Any] | Buffer) -> memoryview:
 
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 1 << 16):
+        raise EngineError(f"{address} is no address: give HOST:PORT, such as 192.0.2.7:8443")
     return host.strip("[]"), int(port)
