@@ -16,6 +16,7 @@ import torch
 from tests.cli.command import Cli, runner
 from tests.data.layouts import write_camvid
 from tests.data.unpacked import Unpack, unpacker
+from tests.disk import Disk
 from tests.installed import environment, wheel  # noqa: F401 - fixtures
 from tests.private.runtime.threads import run_parties_as_threads
 
@@ -59,6 +60,12 @@ def _disks_are_not_waited_for() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """What a power cut would leave."""
+    return Disk(monkeypatch)
 
 
 @pytest.fixture

@@ -36,12 +36,18 @@ def write_atomically(path: Path, content: bytes, mode: int | None = None, *, syn
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
+    """Put the names in a folder, or the content of a file, on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_tree(folder: Path) -> None:
+    """Put a folder with all files and folders in it on the disk."""
+    for path in (*folder.rglob("*"), folder):
+        sync_folder(path)
 
 
 def _umask() -> int:

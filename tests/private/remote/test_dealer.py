@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,10 @@ from deepshare.private.remote.dealer import DealerService, Dealership
 from deepshare.private.remote.refill import Refill
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.party import free_ports
-from deepshare.private.transport.channel import LaterError
+from deepshare.private.transport.channel import Channel, LaterError
 from deepshare.private.transport.tls import tls_of
 from tests.cli.command import Cli
+from tests.disk import Disk
 from tests.private.remote.attacked import SIZE, network
 from tests.private.remote.running import Running, server
 
@@ -206,6 +208,23 @@ def test_a_folder_has_one_dealer_and_a_pool_one_that_fills_it(folder: Path, deal
     fill(folder, "client-1", address)
     dealing.stop()
     Dealing(folder).stop()
+
+
+def test_a_lot_is_on_the_disk_before_it_is_confirmed(
+    folder: Path, dealing: Dealing, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dealer overwrites its half then."""
+    send, kept = Channel.send_message, list[bool]()
+
+    def watched(channel: Channel, message: Mapping[str, Any]) -> None:
+        if "got" in message:
+            kept.append(disk.survives(folder / "pools" / "server" / LOTS / message["got"]))
+        send(channel, message)
+
+    monkeypatch.setattr(Channel, "send_message", watched)
+    fill(folder, "client-1", dealing.service.address)
+    fill(folder, "server", dealing.service.address)
+    assert kept == [True] * 6
 
 
 def test_a_pool_that_cannot_be_written_is_one_line(folder: Path, dealing: Dealing) -> None:

@@ -103,8 +103,9 @@ def write_pools(
             own: dict[str, object] = {"seed": dealer.seed.hex()} if party == "server" else {"images": images}
             if owners and party == "server":
                 own["owners"] = CERTIFICATES
-            write_about(path, party, dealer.id, program, number_format, own)
             sync_folder(path / LOTS)
+            write_about(path, party, dealer.id, program, number_format, own)
+        sync_folder(folder)
     except OSError as error:
         raise EngineError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
     return Dealt(spare, unusable(steps))

@@ -1,5 +1,6 @@
 """The stock of pools: what is left in them, how long it lasts, and adding one to a folder of them."""
 
+import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepshare.errors import EngineError
+from deepshare.files import sync_folder, sync_tree
 from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.preprocessing.marks import Marks, Stock
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, NO_POOL, pools_in
@@ -110,27 +112,50 @@ def _of(path: Path, party: Holder, about: dict[str, Any]) -> Iterator[Level]:
 def move_pool(new: Path, folder: Path) -> Path:
     """Move a finished pool into a folder of pools; whoever looks there sees all of it, or nothing.
 
+    To another disk it is copied under a hidden name. It is no pool any more over here before it becomes one over there,
+    and all of it is on the disk by then. Cut short, the same call goes on.
+
     Raises:
-        EngineError: It is no pool, or the folder is one itself, or has one of that name.
+        EngineError: It is no pool, or the folder is one itself, or another pool of that name is being moved there.
     """
-    if not (new / ABOUT).is_file():
+    hidden = folder / f".{new.resolve().name}.incoming"
+    if not (new / ABOUT).is_file() and not ((hidden / ABOUT).is_file() and new.is_dir()):
         raise EngineError(NO_POOL.format(new))
     if (folder / ABOUT).exists():
         raise EngineError(f"{folder} is a pool itself: give a folder of pools, and the same one to serve --pool")
     # The pools of several dealings are all named `server`.
     target = next(path for path in _names(folder, new.resolve().name) if not path.exists())
-    hidden = folder / f".{target.name}.incoming"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            new.rename(target)
-        except OSError:  # another disk
-            shutil.copytree(new, hidden)
-            shutil.rmtree(new)
+        if (new / ABOUT).is_file() and _renamed(new, target):
+            sync_folder(new.parent)
+        else:
+            if (new / ABOUT).is_file():
+                shutil.copytree(new, hidden)
+                sync_tree(hidden)
+                sync_folder(folder)
+                (new / ABOUT).unlink()
+                sync_folder(new)
             hidden.rename(target)
+        sync_folder(folder)
+        if new.exists():
+            shutil.rmtree(new)
+    except FileExistsError as error:
+        raise EngineError(f"{new} was not moved: another pool is being moved, or delete {hidden}") from error
     except OSError as error:
         raise EngineError(f"{new} cannot be moved to {folder} ({error.strerror}): give another folder") from error
     return target
+
+
+def _renamed(new: Path, target: Path) -> bool:
+    """Rename a folder; returns whether it is on the same disk."""
+    try:
+        new.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
 
 
 def _names(folder: Path, name: str) -> Iterator[Path]:
