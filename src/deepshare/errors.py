@@ -1,6 +1,6 @@
 """Errors that a user can cause.
 
-Every message is one line that names the problem and the cure. The command line prints it and exits with code 2.
+Every message is one line that names the problem and how to fix it. The command line prints it and exits with code 2.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ class DeepShareError(Exception):
     """Base class of all errors that a user can cause.
 
     Attributes:
-        told: True if another process of the same run reports the error.
+        reported_elsewhere: True if another process of the same run reports the error.
     """
 
-    told = False
+    reported_elsewhere = False
 
 
 class UnsupportedModelError(DeepShareError):
-    """A model cannot be converted; lists all problems, each with its module and its cure."""
+    """A model cannot be converted; lists all problems, each with its module and how to fix it."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"deepshare: {error.name} is not installed, {cure}", file=sys.stderr)
         sys.exit(2)
     except (CycloptsError, DeepShareError) as error:
-        if getattr(error, "told", False):
+        if getattr(error, "reported_elsewhere", False):
             sys.exit(0)  # the first process reports it; an exit code of ours would make the launcher kill that one
         where = f"{CONFIGURATION}: " if isinstance(error.__cause__, TOMLDecodeError | UnicodeDecodeError) else ""
         print(f"deepshare: {where}{' '.join(str(error).split())}", file=sys.stderr)

@@ -122,7 +122,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
             content = _ArraysOnly(file, encoding="latin1").load()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    # A damaged pickle can raise almost anything; the cure is always the same.
+    # A damaged pickle can raise almost anything; the way out is always the same.
     except Exception as error:
         raise DataError(f"{path}: damaged or not a CIFAR file ({error}): fetch it again") from error
     if not isinstance(content, dict):

@@ -123,7 +123,7 @@ def engine_problems(
         weights: Whether its weights are those that are to run; else engines look at the layers alone.
 
     Returns:
-        For each engine what it refuses, by layer and with the cure; nothing where it runs the network.
+        For each engine what it refuses, by layer and how to fix it; nothing where it runs the network.
     """
     from deepshare.private.ir.trace import translate  # not for clients, who have no model
 

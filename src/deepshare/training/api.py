@@ -161,11 +161,11 @@ def _pipeline(
         if dry_run:
             out = fabric.broadcast(stack.enter_context(tempfile.TemporaryDirectory()))
         source = on_all_ranks(fabric, lambda: _source(data, recipe, data_dir, download, fabric.world_size))
-        told = reporter if reporter and fabric.is_global_zero else Reporter()
+        shown = reporter if reporter and fabric.is_global_zero else Reporter()
         if progress and reporter is None and fabric.is_global_zero:
-            told = make_reporter()
-            stack.callback(told.end)
-        context = TrainContext(recipe, fabric, source, told, hardware.compile, dry_run)
+            shown = make_reporter()
+            stack.callback(shown.end)
+        context = TrainContext(recipe, fabric, source, shown, hardware.compile, dry_run)
         where = None if data_dir is None else str(Path(data_dir).expanduser().absolute())
         environment = {**asdict(hardware), "data_dir": where, "trained": trained}
         yield Pipeline(Networks(context, Path(out), model, environment, trained))

@@ -103,7 +103,7 @@ def on_all_ranks(fabric: Fabric, check: Callable[[], T]) -> T:
     dist.all_gather_object(everywhere, refused)
     everywhere[fabric.global_rank] = refused  # the copies have lost their cause
     if first := next(filter(None, everywhere), None):
-        first.told = not fabric.is_global_zero
+        first.reported_elsewhere = not fabric.is_global_zero
         raise first
     return cast("T", found)
 

@@ -77,11 +77,11 @@ def make(
     pool: Path,
     number: int = 2,
     images: int = 1,
-    told: Callable[[float, str, float], None] = lambda *_: None,
+    on_progress: Callable[[float, str, float], None] = lambda *_: None,
 ) -> int:
     """A genuine client."""
     asked = Server(address=running.address, tls=tls_of(keys / f"client-{number}"), engine=MADE)
-    made, distance = prepare(asked, pool, images, told)
+    made, distance = prepare(asked, pool, images, on_progress)
     assert 0 < distance < 2.0**-10
     return made
 
@@ -166,12 +166,12 @@ def test_the_same_call_goes_on_to_the_same_number(
 
     monkeypatch.setattr(making, "BATCH", 1)
     with pytest.raises(KeyboardInterrupt):
-        make(running, keys, tmp_path / "client", images=3, told=cut)
+        make(running, keys, tmp_path / "client", images=3, on_progress=cut)
     assert lots() == 2
     assert make(running, keys, tmp_path / "client", images=3) == lots() == 3
     assert not (tmp_path / "client" / making.GOAL).exists()
     with pytest.raises(KeyboardInterrupt):
-        make(running, keys, tmp_path / "client", images=3, told=cut)
+        make(running, keys, tmp_path / "client", images=3, on_progress=cut)
     # Another number is another wish, and what is unfinished is the first of it.
     assert lots() == 5 and make(running, keys, tmp_path / "client", images=1) == 1 and lots() == 6
 

@@ -30,7 +30,7 @@ def test_a_network_in_memory_is_served_by_one_process_and_asked_by_another(tmp_p
     deepshare.private.outline((model, ABOUT), tmp_path / "network.json", samples=torch.randn(8, 3, 16, 16))
     told: list[tuple[int, int]] = []
     dealt = deepshare.private.deal(
-        tmp_path / "network.json", tmp_path / "pools", images=4, told=lambda *lots: told.append(lots)
+        tmp_path / "network.json", tmp_path / "pools", images=4, on_progress=lambda *lots: told.append(lots)
     )
     assert told[-1] == (4 + dealt.spare, 4 + dealt.spare) and 0 < dealt.distance < 1
     command = [sys.executable, str(Path(__file__).with_name("served.py")), str(tmp_path / "pools" / "server")]

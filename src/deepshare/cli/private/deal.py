@@ -62,7 +62,9 @@ def deal(
     """
     from deepshare.private.remote.serve import deal as deal_pools
 
-    spare, distance = deal_pools(outline, out, images=images, clients=clients, owners=owner or (), told=_progress)
+    spare, distance = deal_pools(
+        outline, out, images=images, clients=clients, owners=owner or (), on_progress=_progress
+    )
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
     print(f"{spare:,} more lots than images, since a client cannot use every lot: too few in one of a million pools")

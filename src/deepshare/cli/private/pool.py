@@ -141,8 +141,8 @@ def prepare(
         address=server, tls=None if tls is None else tls_of(tls), engine=MADE, network=network, insecure=insecure
     )
     warn(engine)
-    with progress() as told:
-        made, distance = prepare_pool(asked, pool.absolute(), images, told)
+    with progress() as on_progress:
+        made, distance = prepare_pool(asked, pool.absolute(), images, on_progress)
     print(f"{pool} is good for {made:,} more images: ask with --pool {pool}")
     if distance:  # nothing is truncated in a network without gates
         print(

@@ -54,7 +54,7 @@ def translate(model: nn.Module, input_size: Sequence[int], *, compare: bool = Tr
         The program, in float64.
 
     Raises:
-        UnsupportedModelError: The network does something that no engine knows; names all such layers, with the cure.
+        UnsupportedModelError: The network does what no engine knows; names all such layers, and how to fix each.
     """
     size = check_input_size(input_size)
     check_original(model)

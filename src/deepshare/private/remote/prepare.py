@@ -10,10 +10,10 @@ from deepshare.private.remote.client import ModelClient, Server, when_free
 from deepshare.private.runtime.preprocessing import Prepared
 from deepshare.private.transport.channel import PeerBusyError
 
-Told = Callable[[float, str, float], None]
+OnProgress = Callable[[float, str, float], None]
 
 
-def prepare(server: Server, pool: Path, images: int, told: Told) -> Prepared:
+def prepare(server: Server, pool: Path, images: int, on_progress: OnProgress) -> Prepared:
     """Make lots for so many images together with a server; interrupted, the same call goes on to the same number.
 
     A server makes lots with one client at a time. Others wait for their turn.
@@ -22,14 +22,14 @@ def prepare(server: Server, pool: Path, images: int, told: Told) -> Prepared:
         server: A server whose engine makes lots with its clients.
         pool: This party's pool; made if it is not there.
         images: How many.
-        told: Called with the share of the work that is done, the layer at work, and the seconds left.
+        on_progress: Called with the share of the work that is done, the layer at work, and the seconds left.
 
     Raises:
         EngineError: The server is not there, or deals otherwise, or either party failed.
     """
     if images < 1:
         raise EngineError(f"{images} images: make lots for at least one")
-    clock = _Clock(told)
+    clock = _Clock(on_progress)
     while True:
         client = when_free(lambda: ModelClient(server))
         try:
@@ -38,7 +38,7 @@ def prepare(server: Server, pool: Path, images: int, told: Told) -> Prepared:
                 raise EngineError(
                     f"{server.address} makes no lots in advance: start it with --engine gateshare-2pc --pool FOLDER"
                 )
-            with client.channel.telling("its part of making lots failed"):
+            with client.channel.reporting_failure("its part of making lots failed"):
                 return preprocessing.make(client.offer.program, pool, client.channel, images, clock)
         except PeerBusyError:  # it makes lots with others, and what was made here is kept
             clock.wait()
@@ -51,13 +51,13 @@ def prepare(server: Server, pool: Path, images: int, told: Told) -> Prepared:
 class _Clock:
     """Tells the time left from the share that is done since it began."""
 
-    def __init__(self, told: Told) -> None:
-        self._told, self._begun, self._first = told, time.monotonic(), -1.0
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress, self._begun, self._first = on_progress, time.monotonic(), -1.0
         self._share = 0.0
 
     def wait(self) -> None:
         """Tell that it is the turn of others, and wait a little."""
-        self._told(self._share, "the server makes lots with another client", float("nan"))
+        self._on_progress(self._share, "the server makes lots with another client", float("nan"))
         self._first = -1.0
         time.sleep(random.uniform(0.5, 1.0))
 
@@ -67,4 +67,4 @@ class _Clock:
             self._first, self._begun = share, now
         done = share - self._first
         left = (now - self._begun) * (1 - share) / done if done > 0 else float("nan")
-        self._told(share, layer, left)
+        self._on_progress(share, layer, left)

@@ -154,7 +154,7 @@ def deal(
     images: int = 100,
     clients: int = 1,
     owners: Sequence[str] = (),
-    told: Callable[[int, int], None] = lambda lots, total: None,
+    on_progress: Callable[[int, int], None] = lambda lots, total: None,
 ) -> Dealt:
     """Deal the randomness of gateshare for a number of images: OUT/server for one party, OUT/client for the other.
 
@@ -167,7 +167,7 @@ def deal(
         clients: Number of clients; several have the folders OUT/client-1, OUT/client-2 ...
         owners: Names in the clients' certificates, in their order: the server refuses their lots from others. By
             default whoever has a pool may use it.
-        told: Called after each lot with how many there are, and of how many.
+        on_progress: Called after each lot with how many there are, and of how many.
 
     Returns:
         Lots to spare for each client, and the bound of the statistical distance between the server's views of any two
@@ -179,7 +179,9 @@ def deal(
     if images < 1 or clients < 1:
         raise EngineError(f"{images} images for {clients} clients: deal for at least one each")
     preprocessing = engine_with_preprocessing()[1]
-    return preprocessing.deal(Path(outline), Path(out), images=images, clients=clients, told=told, owners=owners)
+    return preprocessing.deal(
+        Path(outline), Path(out), images=images, clients=clients, on_progress=on_progress, owners=owners
+    )
 
 
 def _training_images(network: Trained, count: int, data_dir: Path | None) -> Tensor | None:

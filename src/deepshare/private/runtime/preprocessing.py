@@ -177,7 +177,7 @@ class Preprocessing(Protocol):
         *,
         images: int,
         clients: int,
-        told: Callable[[int, int], None],
+        on_progress: Callable[[int, int], None],
         owners: Sequence[str] = (),
     ) -> Dealt:
         """Write the pools of a server and its clients.
@@ -187,7 +187,7 @@ class Preprocessing(Protocol):
             folder: Folder for the pools.
             images: Number of images for each client.
             clients: Number of clients.
-            told: Called after each lot with how many there are, and of how many.
+            on_progress: Called after each lot with how many there are, and of how many.
             owners: Names in the clients' certificates, in their order: the server refuses their lots from others.
 
         Raises:
@@ -247,7 +247,7 @@ class Preprocessing(Protocol):
         """
 
     def make(
-        self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
+        self, program: Program, folder: Path, channel: Channel, images: int, on_progress: Callable[[float, str], None]
     ) -> Prepared:
         """Make a client's pool together with a server, where there is no dealer.
 
@@ -256,7 +256,7 @@ class Preprocessing(Protocol):
             folder: The client's pool, which may be there already.
             channel: A connection to the server, whose offer has arrived.
             images: Number of images.
-            told: Called with the share of the work that is done, and the layer at work.
+            on_progress: Called with the share of the work that is done, and the layer at work.
 
         Raises:
             EngineError: Lots are dealt, or either party failed.

@@ -193,7 +193,7 @@ class Channel:
         return HEADER.pack(bytes(16), 0, BUSY if later else FAILURE, len(words)) + words
 
     @contextmanager
-    def telling(self, otherwise: str) -> Iterator[None]:
+    def reporting_failure(self, otherwise: str) -> Iterator[None]:
         """Tell the other party why this one gives up, or something else where it may not know."""
         try:
             yield

@@ -113,9 +113,9 @@ def application(remote: Connection, server: str, port: int, samples: Sequence[by
             left = await run_in_threadpool(remote.left)
         except DeepShareError as error:
             return _refusal(502, str(error))
-        told = remote.about
+        known = remote.about
         return JSONResponse(
-            {"server": server, "size": told.size, "classes": len(told.classes), "left": left, "samples": len(samples)}
+            {"server": server, "size": known.size, "classes": len(known.classes), "left": left, "samples": len(samples)}
         )
 
     async def sample(request: Request) -> Response:

@@ -30,7 +30,7 @@ def both(
     tmp_path: Path,
     images: int = 3,
     stop: Change = lambda party: None,
-    told: Callable[[float, str], None] = lambda share, layer: None,
+    on_progress: Callable[[float, str], None] = lambda share, layer: None,
 ) -> list[BaseException | None]:
     """Both parties in threads; `stop` is called before each unit is saved, and may raise."""
     left, right = socket.socketpair()
@@ -50,7 +50,7 @@ def both(
                     while not (request := channel.receive_message()).get("end"):
                         making.answer(request)
                 else:
-                    make_pool(program.outline(), tmp_path / "client", channel, images, told)
+                    make_pool(program.outline(), tmp_path / "client", channel, images, on_progress)
         except BaseException as error:
             errors[place] = error  # type: ignore[call-overload]
         finally:

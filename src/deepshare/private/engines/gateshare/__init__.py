@@ -167,7 +167,7 @@ class DealerPools(_Pools):
         *,
         images: int,
         clients: int,
-        told: Callable[[int, int], None],
+        on_progress: Callable[[int, int], None],
         owners: Sequence[str] = (),
     ) -> Dealt:
         """Write lots for some images of each client, and a few to spare."""
@@ -175,10 +175,10 @@ class DealerPools(_Pools):
         from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 
         program, number_format = network_file.read(outline)
-        return write_pools(folder, program, number_format, images, told, clients, owners)
+        return write_pools(folder, program, number_format, images, on_progress, clients, owners)
 
     def make(
-        self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
+        self, program: Program, folder: Path, channel: Channel, images: int, on_progress: Callable[[float, str], None]
     ) -> Prepared:
         """Refuse: lots are dealt."""
         raise EngineError("lots of gateshare are dealt: get a pool from the dealer, or take a server of gateshare-2pc")
@@ -203,19 +203,19 @@ class TwoPartyPools(_Pools):
         *,
         images: int,
         clients: int,
-        told: Callable[[int, int], None],
+        on_progress: Callable[[int, int], None],
         owners: Sequence[str] = (),
     ) -> Dealt:
         """Refuse: there is no dealer."""
         raise EngineError("gateshare-2pc has no dealer: make lots with private prepare")
 
     def make(
-        self, program: Program, folder: Path, channel: Channel, images: int, told: Callable[[float, str], None]
+        self, program: Program, folder: Path, channel: Channel, images: int, on_progress: Callable[[float, str], None]
     ) -> Prepared:
         """Make lots with a server into the client's pool."""
         from deepshare.private.engines.gateshare.making import make_pool
 
-        return make_pool(program, folder, channel, images, told)
+        return make_pool(program, folder, channel, images, on_progress)
 
 
 class Gateshare:

@@ -67,7 +67,7 @@ MOST_POOLS, MOST_BEGUN = 16, 2
 
 LOCAL = "its part of making lots failed, and its log says why: prepare again"
 
-Told = Callable[[float, str], None]
+OnProgress = Callable[[float, str], None]
 
 
 def pool_path(pools: Path, owner: str, session: bytes) -> Path:
@@ -209,7 +209,7 @@ class ClientMaking:
         work = Unfinished.find(self._pool)
         return 0 if work is None else work.images
 
-    def make(self, images: int, told: Told) -> int:
+    def make(self, images: int, on_progress: OnProgress) -> int:
         """Make a batch, or go on with the one that was begun; returns how many lots of it can be used."""
         work = Unfinished.find(self._pool)
         session = check_own_pool(self._pool, self._program)
@@ -241,9 +241,9 @@ class ClientMaking:
             )
         if self._maker is None and not said.get("added"):
             self._maker = LotMaker.begin(steps, "client", self._channel)
-        return self._finish(steps, work, bool(said.get("added")), told)
+        return self._finish(steps, work, bool(said.get("added")), on_progress)
 
-    def _finish(self, steps: Schedule, work: Unfinished, added: bool, told: Told) -> int:
+    def _finish(self, steps: Schedule, work: Unfinished, added: bool, on_progress: OnProgress) -> int:
         lots = work.lots()
         if added:
             if work.header.usable is None:
@@ -252,7 +252,7 @@ class ClientMaking:
         else:
             if self._maker is None:
                 raise AssertionError("nothing was begun")
-            self._maker.make(lots, work, told)
+            self._maker.make(lots, work, on_progress)
             work.keep_usable(usable_lots(steps, lots))
             self._channel.send_message({"usable": work.header.usable})
             self._channel.receive_message()
@@ -359,7 +359,7 @@ def _hex(message: Mapping[str, Any], name: str, *, empty: bool = False) -> bytes
     return found
 
 
-def make_pool(program: Program, pool: Path, channel: Channel, images: int, told: Told) -> Prepared:
+def make_pool(program: Program, pool: Path, channel: Channel, images: int, on_progress: OnProgress) -> Prepared:
     """Make lots for so many images with a server, in batches.
 
     How many there are to be is kept in the pool until they are there. So the same call goes on to the same number after
@@ -370,7 +370,7 @@ def make_pool(program: Program, pool: Path, channel: Channel, images: int, told:
         pool: This party's pool; made if it is not there.
         channel: The connection to the server.
         images: How many; those of a batch that was begun before are among them.
-        told: Called with the share of the work that is done, and the layer at work.
+        on_progress: Called with the share of the work that is done, and the layer at work.
 
     Raises:
         EngineError: The pool is of something else, or the server sent something else.
@@ -383,7 +383,7 @@ def make_pool(program: Program, pool: Path, channel: Channel, images: int, told:
             size = making.unfinished() or min(BATCH, images - made)
 
             def part(share: float, layer: str, made: int = made, size: int = size) -> None:
-                told(min(1.0, (made + size * share) / max(images, made + size)), layer)
+                on_progress(min(1.0, (made + size * share) / max(images, made + size)), layer)
 
             making.make(size, part)
     numbers = NumberFormat.parse(check_party(pool, "client")["numbers"], program)

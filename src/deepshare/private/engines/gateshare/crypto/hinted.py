@@ -362,11 +362,11 @@ class HintedServer:
         """Y of all images, (6, images, *shape), to be carried."""
         K, results = layer.slots(images), []
         A = _inputs(layer.public(self._session, K))
-        told = (layer.label, K) in self._sent
+        sent_before = (layer.label, K) in self._sent
         self._sent.add((layer.label, K))
         for place, block in enumerate(layer.blocks(images)):
             c, windows = _inputs(self._receive(layer, place, block, images)), block.stop - block.start
-            chunks, hints = list(_chunks(layer, K)), not told and not place
+            chunks, hints = list(_chunks(layer, K)), not sent_before and not place
             # Without merging, the public part is needed for hints alone.
             inputs = np.concatenate([A, c], 2) if hints or K > 1 else c
             made: dict[int, list[Limbs]] = {}

@@ -51,7 +51,7 @@ def write_pools(
     program: Program,
     number_format: NumberFormat,
     images: int,
-    told: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
     clients: int = 1,
     owners: Sequence[str] = (),
 ) -> Dealt:
@@ -62,7 +62,7 @@ def write_pools(
         program: An outline.
         number_format: The server's.
         images: How many, for each client.
-        told: Called after each lot with the number done and the total.
+        on_progress: Called after each lot with the number done and the total.
         clients: How many; the folders of several are `client-1`, `client-2` and so on. The server serves them all
             from its one pool, and the images dealt for a client are all that it can ever ask.
         owners: Names in the clients' certificates, in their order; the server refuses their lots from others. Without
@@ -95,7 +95,7 @@ def write_pools(
                 write_lot(folder / "server", steps, for_server, "server")
                 write_lot(path, steps, for_client, "client")
                 names.append(for_client.id)
-                told(place * each + count + 1, each * clients)
+                on_progress(place * each + count + 1, each * clients)
             for one in (folder / "server", path):
                 marks[one].add(names, whose[path])
         for path, party in parties.items():

@@ -117,15 +117,15 @@ class LotMaker:
             return cls(schedule, party, duplex, transfers, scalars, hinted, encrypted)
 
     def make(
-        self, lots: LotBatch, store: UnitStore | None = None, told: Callable[[float, str], None] | None = None
+        self, lots: LotBatch, store: UnitStore | None = None, on_progress: Callable[[float, str], None] | None = None
     ) -> None:
         """Fill this party's halves of lots.
 
         Args:
             lots: Empty ones; the other party fills those of the same ids.
             store: Keeps units that are done, and may have some from before.
-            told: Called with the share of the work that is done, and the layer, after what was done before, and after
-                each unit.
+            on_progress: Called with the share of the work that is done, and the layer, after what was done before, and
+                after each unit.
 
         Raises:
             EngineError: The other party sent something else, or has units of other lots.
@@ -155,8 +155,8 @@ class LotMaker:
                     load(arrays)
                     store.save(tag, arrays)
                 done += total[number]
-                if told is not None and number + 1 >= both:
-                    told(done / sum(total), layer)
+                if on_progress is not None and number + 1 >= both:
+                    on_progress(done / sum(total), layer)
 
     def _agree(self, store: UnitStore) -> int:
         """How many units both have."""
