@@ -144,7 +144,8 @@ def clear(steps: Schedule, images: torch.Tensor, engine: str, batch: int, *, as_
     gates, numbers = len(images) * steps.program.comparisons, steps.number_format
     if as_json:
         figures = {"gates": gates, "flipped": flipped, "same_class_before_noise": same}
-        print(json.dumps({"engine": engine, "images": len(images), **figures}))
+        bits = sorted({step.bits for step in steps.steps if isinstance(step, GateStep) and step.leads})
+        print(json.dumps({"engine": engine, "images": len(images), **figures, "bits": [bits[0], bits[-1]]}))
         return
     if numbers.compared is not None:
         for step in (step for step in steps.steps if isinstance(step, GateStep) and step.leads):

@@ -34,7 +34,6 @@ from dev.measured import code as measured_code
 from dev.measured import page as measured_page
 from dev.measured.catalog import DATA, MEASUREMENTS, ROOT, Measurement
 
-STALE = "**Older than the code that it is about.**"
 UNKNOWN = " (not in this history)"
 # Nothing here takes longer than this times what was expected, and this many seconds, unless it hangs.
 PATIENCE, LEAST_PATIENCE = 6, 60.0
@@ -205,7 +204,7 @@ def about(one: Measurement) -> str:
     commit = record["commit"] + ("" if measured_code.in_history(ROOT, record["commit"]) else UNKNOWN)
     words = f"`{record['command']}`, commit {commit}, {record['date']}, {machine}, torch {record['torch']}"
     missed = "" if record["within_limits"] else " It missed a limit of its own."
-    old = "" if state(one) == "current" else f" {STALE}"
+    old = "" if state(one) == "current" else f" {measured_page.STALE}"
     return f"{words}, load {record['load_before']} before it began.{missed}{old}"
 
 

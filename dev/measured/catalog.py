@@ -85,6 +85,15 @@ def _privately() -> Iterator[Measurement]:
         yield Measurement(f"fidelity-parties-{engine}", f"{command} --data-dir {DATA} {keep}", PROTOCOL, minutes)
 
 
+def _bits() -> Iterator[Measurement]:
+    """Gates by comparisons of all bits and of calibrated ones, in the clear."""
+    for network in ("1536", "2288"):
+        command = f"benchmarks/fidelity.py cifar100-resnet18w16-{network} --engine gateshare --clear --images 1000"
+        command += f" --samples 256 --data-dir {DATA}"
+        for name, option in (("all", ""), ("calibrated", " --comparison-bits calibrated")):
+            yield Measurement(f"bits-{network}-{name}", command + option, PROTOCOL, 0.5)
+
+
 # The most important first.
 MEASUREMENTS = (
     _gateshare("gateshare", "--rounds 6", 4, BESIDE_CRYPTEN),
@@ -138,6 +147,7 @@ MEASUREMENTS = (
         PROTOCOL,
         3,
     ),
+    *_bits(),
     Measurement("planning", "benchmarks/planning.py", (SHARING,), 0.2),
     Measurement("training-step", "benchmarks/training_step.py --batch 32 --rounds 5", (SHARING,), 3),
     Measurement(

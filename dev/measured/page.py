@@ -11,6 +11,10 @@ PAGES = ("docs/measurements.md", "docs/private.md", "README.md")
 MARKS = re.compile(r"<!-- measured: ([\w-]+) -->\n.*?<!-- end of \1 -->", re.DOTALL)
 
 
+STALE = "**Older than the code that it is about.**"
+OLD_FIGURES = "**Some of these figures are older than the code.**"
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of a page: the measurements it shows, the first of which it needs, and how it is written."""
@@ -21,7 +25,7 @@ class Part:
 
 
 def filled(text: str, figures: Figures, abouts: Mapping[str, str]) -> str:
-    """Write every part of a page whose figures are there, and below it how they came about."""
+    """Write every part of a page whose figures are there, and below it how they came about, or that they are old."""
 
     def fill(found: re.Match[str]) -> str:
         part = PARTS[found[1]]
@@ -31,6 +35,8 @@ def filled(text: str, figures: Figures, abouts: Mapping[str, str]) -> str:
         body = part.write({name: figures[name] for name in there})
         if part.cited:
             body += "\n\n" + "\n".join(say(f"- {abouts[name]}") for name in there)
+        elif any(STALE in abouts[name] for name in there):
+            body += f"\n\n{OLD_FIGURES}"
         return f"<!-- measured: {found[1]} -->\n\n{body}\n\n<!-- end of {found[1]} -->"
 
     return MARKS.sub(fill, text)
@@ -71,6 +77,9 @@ PARTS = {
     "fidelity-2pc": Part(("fidelity-2pc",), private.fidelity_without_dealer),
     "fidelity-parties": Part(
         ("fidelity-parties-gateshare-2pc", "fidelity-parties-gateshare"), private.fidelity_of_parties
+    ),
+    "bits": Part(
+        ("bits-1536-all", "bits-1536-calibrated", "bits-2288-all", "bits-2288-calibrated"), private.comparison_bits
     ),
     "planning": Part(("planning",), training.planning),
     "training-step": Part(("training-step",), training.step),

@@ -231,6 +231,19 @@ def fidelity_without_dealer(figures: Figures) -> str:
     )
 
 
+def comparison_bits(figures: Figures) -> str:
+    """Gates that comparisons of fewer bits get wrong, on trained networks."""
+    lines = []
+    for name, found in figures.items():
+        _, network, kind = name.split("-")
+        least, most = found["bits"]
+        bits = f"{kind}, {least if least == most else f'{least} to {most}'}"
+        flipped = f"{found['flipped']} of {found['gates']:,}"
+        kept = f"{found['same_class_before_noise']} of {found['images']:,}"
+        lines.append([f"`cifar100-resnet18w16-{network}`", bits, flipped, kept])
+    return table(["network", "bits", "gates that differ", "classes kept"], lines, 2)
+
+
 def fidelity_of_parties(figures: Figures) -> str:
     """Agreement of private inference by real parties with the plain network."""
     said = [

@@ -1,6 +1,7 @@
 """Measured parts of pages are what the records say, and say which of them are older than their code."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -11,7 +12,7 @@ import pytest
 from dev import measurements
 from dev.measured import catalog, code
 from dev.measured.catalog import DATA, MEASUREMENTS, Measurement
-from dev.measured.page import MARKS, PAGES, PARTS, filled
+from dev.measured.page import MARKS, OLD_FIGURES, PAGES, PARTS, STALE, filled
 from dev.measurements import FailedError
 from tests.docs.pages import ROOT
 
@@ -29,7 +30,7 @@ def test_a_page_is_what_the_records_say(page: str) -> None:
 
 def plain(text: str) -> str:
     """The page without marks that a change of code, a rebase or a shallow clone makes wrong, and `make docs` right."""
-    return " ".join(text.replace(measurements.STALE, "").replace(measurements.UNKNOWN, "").split())
+    return " ".join(re.sub("|".join(map(re.escape, (STALE, OLD_FIGURES, measurements.UNKNOWN))), "", text).split())
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -81,12 +82,12 @@ def test_a_change_of_the_code_makes_a_record_stale(project: Path) -> None:
     assert measurements.state(one) == "current"
     assert one.record["figures"] == {"seconds": 1} and one.record["within_limits"]
     assert len(one.record["commit"]) == 12 and one.record["load_before"] >= 0
-    assert measurements.STALE not in measurements.about(one)
+    assert STALE not in measurements.about(one)
     gate.write_text('"""Gates."""\n\n\ndef gate(x):\n    """Compare."""\n    # as in the paper\n    return x >= 0\n')
     assert measurements.state(one) == "current"
     gate.write_text("def gate(x):\n    return x > 0\n")
     assert measurements.state(one) == "stale"
-    assert measurements.STALE in measurements.about(one)
+    assert STALE in measurements.about(one)
     assert measurements.state(bench("bench.py --fast")) == "other command"
 
 
@@ -284,6 +285,24 @@ def test_the_readme_compares_engines_on_one_network() -> None:
     assert "not measured yet" in PARTS["alternatives"].write({"gateshare": {"rows": ROWS}})
 
 
+def test_the_readme_says_that_its_figures_are_old() -> None:
+    text = "<!-- measured: alternatives -->\n\n<!-- end of alternatives -->"
+    figures = {"gateshare": {"rows": ROWS}, "two-party-resnet18": {"rows": []}}
+    for age, said in (("", 0), (f" {STALE}", 1)):
+        abouts = {"gateshare": "measured.", "two-party-resnet18": f"measured.{age}"}
+        page = filled(text, figures, abouts)
+        assert page.count(OLD_FIGURES) == said and "measured." not in page
+
+
+def test_comparisons_of_fewer_bits_have_a_table() -> None:
+    found = {"gates": 1_536_000, "flipped": 66, "same_class_before_noise": 996, "images": 1000}
+    page = PARTS["bits"].write(
+        {"bits-1536-all": {**found, "bits": [34, 34]}, "bits-1536-calibrated": {**found, "bits": [20, 22]}}
+    )
+    assert "| `cifar100-resnet18w16-1536` | all, 34 | 66 of 1,536,000 | 996 of 1,000 |" in page
+    assert "| calibrated, 20 to 22 |" in page
+
+
 def test_links_larger_networks_and_calls_from_the_shell() -> None:
     found = {name: {"rows": ROWS} for name in ("gateshare-lan", "gateshare-wan", "wrn22-8", "resnet18-64")}
     assert PARTS["links"].write(found).count("0.050 s | 0.200 s, 4.0 times as long | 1.00 s, 20 times as long") == 2
@@ -319,3 +338,4 @@ def test_fixed_point_in_the_clear_has_a_part() -> None:
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True)
     page = " ".join(PARTS["fidelity-2pc"].write({"fidelity-2pc": json.loads(done.stdout)}).split())
     assert page.startswith("On 2 test images") and "of 384 gates flipped by rounding" in page
+    assert json.loads(done.stdout)["bits"] == [34, 34]
