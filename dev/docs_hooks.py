@@ -12,18 +12,18 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from deepshare.study.compare.curves import mean_curve
 from deepshare.study.compare.outcome import Outcomes, read_all
 from deepshare.study.compare.page import QUESTIONS, progress, questions
 from deepshare.study.compare.plots import main_budget
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Study, load_study
-from deepshare.study.compare.tables import MethodRow, rows
+from deepshare.study.compare.tables import MethodRow, best_validation, rows
 from deepshare.text import byte_size
 from deepshare.training.catalog import list_recipes
 from deepshare.training.run.networks import find, names
 
 ROOT = Path(__file__).parents[1]
 MAIN_STUDY = "fair"
+OURS, RIVALS = "deepshare", ("autorep", "autorep-running")  # the first rival that has a result
 STARTING = "the starting point of SNL, AutoReP and squares"
 UNSTEADY = 3.0  # points below its best epoch from which a method's end says little
 SPREAD = "Results of several seeds are a mean ± standard deviation."
@@ -57,15 +57,21 @@ def filled(page: str) -> str:
 
 def glance() -> str:
     """The main study in a few lines, for the README."""
-    study, data, at, shown = _standings()
-    best, *others = (row for row in shown if row.budget == at)
-    scores = [f"{row.title} {row.test}%" for row in others]
-    setting = f"{study.data[data].title}, {study.epochs} epochs for every method, its starting point's included."
-    budget = f"With {best.runs[0].gates:,} of {best.runs[0].neurons:,} gates"
+    study, data, _, shown = _standings()
+    _, outcomes = _main_study()
+    ours, rival = (next(row for row in shown if row.method in names) for names in ((OURS,), RIVALS))
+    bests = best_validation(study, ours), best_validation(study, rival)
+    counts = f"{len(ours.runs)} and {len(rival.runs)}"
+    seeds = (
+        f"mean ± standard deviation of {counts} seeds" if ours.test.spread or rival.test.spread else f"seeds: {counts}"
+    )
     said = (
-        f"{budget}, {best.title} reaches {best.test}% on the test images, "
-        f"{', '.join(scores)} ([the study](results/compare/{MAIN_STUDY}/README.md): ResNet-18 of width 16, CIFAR-100). "
-        f"{setting} {_caveats()}"
+        f"With {ours.runs[0].gates:,} of {ours.runs[0].neurons:,} gates {ours.title} has {ours.test}% on test images "
+        f"after its last epoch and {bests[0]}% on validation images in its best, "
+        f"{rival.title} {rival.test}% and {bests[1]}%. "
+        f"{_unsteady(study, rival)} {progress(study, outcomes).partition(' Chosen')[0]} "
+        f"[ResNet-18 of width 16 on CIFAR-100, {study.data[data].title.lower()}, {study.epochs} epochs in all for each]"
+        f"(results/compare/{MAIN_STUDY}/README.md), {seeds}."
     )
     return "\n".join(textwrap.wrap(said, 120, break_on_hyphens=False))
 
@@ -73,12 +79,16 @@ def glance() -> str:
 def standings() -> str:
     """Table of the main study at the budget that has most runs, for the page about comparators."""
     *_, shown = _standings()
-    lines = ["| ResNet-18 of width 16, CIFAR-100 | gates | test accuracy | epochs | seeds |"]
-    lines.append("|---|---:|---:|---:|---:|")
+    study = _main_study()[0]
+    lines = [
+        "| ResNet-18 of width 16, CIFAR-100 | gates | test, last epoch | validation, best epoch | epochs | seeds |"
+    ]
+    lines.append("|---|---:|---:|---:|---:|---:|")
     for row in shown:
         title = f"all ReLUs, {row.epochs} epochs: {STARTING}" if row.method == TEACHER else row.title
         epochs = f"{row.before} + {row.epochs}" if row.before else f"{row.epochs}"
-        lines.append(f"| {title} | {row.gates:,} | {row.test}% | {epochs} | {len(row.runs)} |")
+        best = f"{best_validation(study, row)}%"
+        lines.append(f"| {title} | {row.gates:,} | {row.test}% | {best} | {epochs} | {len(row.runs)} |")
     return "\n".join([*lines, "", *textwrap.wrap(_caveats(), 120)])
 
 
@@ -89,7 +99,9 @@ def _standings() -> tuple[Study, str, int, list[MethodRow]]:
     found = [row for row in rows(study, outcomes, data) if row.runs]
     at = main_budget(found)
     full = [row for row in found if _is_full(row) and row.method != GELU_TEACHER]
-    shown = full + [row for row in found if row.budget == at and study.methods[row.method].drawn]
+    rival = next(name for name in RIVALS if any((row.method, row.budget) == (name, at) for row in found))
+    drawn = [name for name, entry in study.methods.items() if entry.drawn or name == rival]
+    shown = full + [row for row in found if row.budget == at and row.method in drawn]
     return study, data, at, sorted(shown, key=lambda row: -row.test.mean)
 
 
@@ -113,12 +125,16 @@ def _caveats() -> str:
     if not any(_is_full(row) and row.epochs == study.epochs for row in shown):
         left = f"The all-ReLU network has not yet been trained for {study.epochs} epochs"
         said.append(f"{left}, so no result here is an upper bound.")
-    for row in (row for row in shown if row.budget and any(outcome.curve for outcome in row.outcomes)):
-        *_, values = mean_curve(row)[0].values()  # of the last phase: before it the network is another
-        if (gap := max(values) - values[-1]) > UNSTEADY:
-            best = f"on validation images it ends {gap:.1f} points below its best epoch."
-            said.append(f"{row.title}'s accuracy fluctuates: {best}")
-    return " ".join(said)
+    said += [_unsteady(study, row) for row in shown if row.budget]
+    return " ".join(part for part in said if part)
+
+
+def _unsteady(study: Study, row: MethodRow) -> str:
+    """Warning of a method whose last epoch is far below its best; empty for others."""
+    best = best_validation(study, row)
+    gap = best.mean - row.validation.mean if best else 0.0
+    end = f"{row.title} ends {gap:.1f} points below its best on validation images"
+    return f"{end}, so its last epoch says little." if gap > UNSTEADY else ""
 
 
 def answers() -> str:

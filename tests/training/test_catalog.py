@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deepshare.errors import CheckpointError, RecipeError
-from deepshare.training.catalog import NOT_RUN, Finished, as_table, list_recipes, record
+from deepshare.training.catalog import NOT_RUN, BestEpoch, Finished, as_table, list_recipes, record
 from deepshare.training.recipe.files import load_recipe, names, to_toml
 
 
@@ -37,6 +37,19 @@ def test_a_run_is_recorded_off_its_folder(tmp_path: Path) -> None:
     assert run.epochs == {"gelu": 1, "switch": 2, "finetune": 1}
     assert run.command == "deepshare train -r 'a b'"
     assert "command" not in run.environment
+
+
+def test_the_best_epoch_has_no_more_gates_than_the_last(tmp_path: Path) -> None:
+    assert record(run_folder(tmp_path)).best == BestEpoch(epoch=1, validation=91.24, test=95.0)
+    lines = [
+        (0.9, {"own_relu": 0.25}),
+        (0.9, {"hard_share": 0.5}),
+        (0.6, {"hard_share": 1.0}),
+        (0.5, {"own_relu": 0.0}),
+    ]
+    phase = [{"phase": "finetune", "epoch": e, "val_accuracy": v, **m} for e, (v, m) in enumerate(lines, 1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in phase))
+    assert record(tmp_path).best == BestEpoch(epoch=3, validation=60.0, test=95.0)
 
 
 def test_a_plain_network_keeps_all_its_gates(tmp_path: Path) -> None:

@@ -19,9 +19,23 @@ from deepshare.errors import CheckpointError, RecipeError
 from deepshare.text import table
 from deepshare.training.recipe.files import Recipe, differences, load_recipe, names
 from deepshare.training.recipe.schema import Section
-from deepshare.training.run.folder import RunFolder, own_lines, read_environment
+from deepshare.training.run.folder import RunFolder, at_budget, own_lines, read_environment
 
 NOT_RUN = "not run to the end"
+
+
+class BestEpoch(Section):
+    """The epoch of the last phase with the highest validation score, among those with no more gates than in the end.
+
+    Attributes:
+        epoch: Number of the epoch, from 1.
+        validation: Score on the validation images, in percent.
+        test: Score on the test images, in percent.
+    """
+
+    epoch: int
+    validation: float
+    test: float
 
 
 class Finished(Section):
@@ -34,6 +48,7 @@ class Finished(Section):
         score: Name of the score.
         test: Score on the test images after the last epoch, in percent.
         validation: Score on the validation images after the last epoch, in percent.
+        best: The best epoch. Early records do not have it.
         gates: Comparisons per image.
         neurons: ReLUs of the plain network.
         epochs: Epochs of each phase of the network itself, without those of its teachers.
@@ -49,6 +64,7 @@ class Finished(Section):
     score: Literal["accuracy", "miou"]
     test: float
     validation: float
+    best: BestEpoch | None = None
     gates: int
     neurons: int
     epochs: dict[str, int]
@@ -125,6 +141,7 @@ def record(folder: str | Path) -> Finished:
         score=score,
         test=round(100 * result["test"]["last"][score], 2),
         validation=round(100 * lines[-1][f"val_{score}"], 2),
+        best=_best(lines, f"val_{score}", result["test"]["best"][score]),
         gates=result["gates"],
         neurons=result.get("neurons") or _neurons(path / "plan.json") or result["gates"],
         epochs={line["phase"]: line["epoch"] for line in lines},
@@ -133,6 +150,12 @@ def record(folder: str | Path) -> Finished:
         command=shlex.join([Path(command[0]).name, *command[1:]]),
         date=result.get("date") or _written(path / "result.json"),
     )
+
+
+def _best(lines: Sequence[dict[str, Any]], score: str, test: float) -> BestEpoch:
+    last = [line for line in lines if line["phase"] == lines[-1]["phase"]]
+    best = max([line for line in last if at_budget(line)] or last[-1:], key=lambda line: float(line[score]))
+    return BestEpoch(epoch=best["epoch"], validation=round(100 * best[score], 2), test=round(100 * test, 2))
 
 
 def _written(file: Path) -> str:

@@ -35,7 +35,7 @@ from deepshare.training.run.checkpoint import (
     read_weights,
     save_weights,
 )
-from deepshare.training.run.folder import RunFolder, describe_environment
+from deepshare.training.run.folder import RunFolder, at_budget, describe_environment
 from deepshare.training.shared_models import unshared
 
 T = TypeVar("T")
@@ -201,7 +201,8 @@ class Trainer:
         if self.fabric.is_global_zero:
             if over and phase.name == "gelu":
                 save_weights(self.folder.soft, self.model, self.header)
-            if phase.name == list(self.phases)[-1] and (self.best is None or line.val_score > self.best):
+            candidate = phase.name == list(self.phases)[-1] and (over or at_budget(line.measures))
+            if candidate and (self.best is None or line.val_score > self.best):
                 self.best = line.val_score
                 save_weights(self.folder.best, self.model, self.header)
             self.folder.append(line.record())

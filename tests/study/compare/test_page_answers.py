@@ -7,10 +7,11 @@ import pytest
 
 from deepshare.errors import RecipeError
 from deepshare.study.compare.curves import losses, phases
-from deepshare.study.compare.outcome import RunOutcome, write
+from deepshare.study.compare.outcome import RunOutcome, best_epoch, write
 from deepshare.study.compare.page import as_markdown, questions, remaining
 from deepshare.study.compare.study_file import TEACHER, Job, Study, load_study
 from deepshare.study.published import paper
+from deepshare.training.catalog import BestEpoch
 from tests.study.compare.made_outcomes import finished
 
 
@@ -32,7 +33,29 @@ def test_a_question_is_open_until_both_methods_have_a_result(fair: Study) -> Non
     table = questions(fair, outcomes_of(*shared, *rival))
     assert table is not None
     error = sqrt(1.0 / 3 + 0.125 / 2)  # of seeds 0 and 1: the third diverged
-    assert table.lines[0][1:] == ("2,288", f"+1.75 ± {error:.2f}", "3 and 2", "+2.34")
+    assert table.lines[0][1:] == ("2,288", f"+1.75 ± {error:.2f}", "", "3 and 2", "+2.34")
+
+
+def test_the_best_epochs_stand_beside_the_last(fair: Study) -> None:
+    ours = {"gelu": [60.0], "switch": [60.0], "finetune": [41.0, 43.0]}
+    rival = {"search": [50.0, 50.0], "finetune": [42.0, 30.0]}
+    made = [
+        finished(fair, Job("deepshare", "subset", 2288), 44.0, curve=ours),
+        finished(fair, Job("autorep", "subset", 2288), 31.0, curve=rival),
+    ]
+    table = questions(fair, outcomes_of(*made))
+    assert table is not None
+    assert table.lines[0][1:] == ("2,288", "+13.00", "+1.00", "1 and 1", "+2.34")
+
+
+def test_an_epoch_with_more_gates_than_the_budget_is_not_the_best(fair: Study) -> None:
+    scores = [60.0] * 24 + [40.0, 42.0] + [41.0] * 14  # its ReLUs are gone after epoch 24
+    faded = finished(fair, Job("deepshare-fade", "subset", 2288), 41.0, curve={"finetune": scores})
+    assert best_epoch(fair, faded) == (26, 42.0)
+    assert faded.run is not None
+    run = faded.run.model_copy(update={"best": BestEpoch(epoch=30, validation=43.0, test=44.0)})
+    assert best_epoch(fair, faded.model_copy(update={"run": run})) == (30, 43.0)
+    assert best_epoch(fair, finished(fair, Job("snl", "subset", 2288), 41.0)) is None
 
 
 def test_differences_of_the_paper_are_those_of_its_table(fair: Study) -> None:
@@ -59,10 +82,11 @@ def test_accuracy_after_each_phase(fair: Study) -> None:
     ]
     table = phases(fair, outcomes_of(*made), "subset")
     assert table is not None
-    assert table.header == ("accuracy (change), epochs", "start", "gelu", "switch", "search", "finetune", "seeds")
+    names = ("gelu", "switch", "search", "finetune")
+    assert table.header == ("accuracy (change), epochs", "start", *names, "best epoch", "seeds")
     assert table.lines == [
-        ("DeepShare", "", "39.20, 2", "37.00 (-2.20), 1", "", "37.20 (+0.20), 1", "1"),
-        ("AutoReP", "44.00", "", "", "40.00 (-4.00), 1", "36.00 (-4.00), 1", "1"),
+        ("DeepShare", "", "39.20, 2", "37.00 (-2.20), 1", "", "37.20 (+0.20), 1", "37.20, 1", "1"),
+        ("AutoReP", "44.00", "", "", "40.00 (-4.00), 1", "36.00 (-4.00), 1", "36.00, 1", "1"),
     ]
     assert phases(fair, {}, "subset") is None
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from deepshare.study.compare.outcome import Outcomes, RunOutcome
+from deepshare.study.compare.outcome import Outcomes, RunOutcome, best_epoch
 from deepshare.study.compare.plots import main_budget
 from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, recipe_of
-from deepshare.study.compare.tables import MethodRow, Table, rows
+from deepshare.study.compare.tables import MethodRow, Table, best_validation, rows
 from deepshare.training.recipe.schema import PHASES
 
 Curve = Mapping[str, Sequence[float]]
@@ -33,8 +33,8 @@ def phases(study: Study, outcomes: Outcomes, data: str) -> Table | None:
             change = "" if before is None else f" ({curve[name][-1] - before:+.2f})"
             before = curve[name][-1]
             cells.append(f"{before:.2f}{change}, {len(curve[name])}")
-        lines.append((row.title, *cells, str(seeds)))
-    header = ("accuracy (change), epochs", "start", *names, "seeds")
+        lines.append((row.title, *cells, _best(study, row), str(seeds)))
+    header = ("accuracy (change), epochs", "start", *names, "best epoch", "seeds")
     title = f"Validation accuracy by phase at {main_budget(shown):,} gates"
     return Table(title, header, lines, "<" + ">" * (len(header) - 1))
 
@@ -74,6 +74,14 @@ def _shown(study: Study, outcomes: Outcomes, data: str) -> list[MethodRow]:
         for row in found
         if row.budget == at and row.method not in TEACHERS and any(outcome.curve for outcome in row.outcomes)
     ]
+
+
+def _best(study: Study, row: MethodRow) -> str:
+    """The best epoch of the last phase; with several seeds the mean of theirs."""
+    kept = row.steady if row.steady.runs else row
+    mean = best_validation(study, kept)
+    found = best_epoch(study, kept.outcomes[0]) if len(kept.runs) == 1 else None
+    return f"{found[1]:.2f}, {found[0]}" if found else str(mean or "")
 
 
 def _before(row: MethodRow, outcomes: Outcomes, data: str) -> float | None:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from deepshare.errors import CheckpointError
 from deepshare.files import write_atomically
+from deepshare.methods.deepshare import DeepShareOptions, first_phase
 from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, checksum, is_path, recipe_of
 from deepshare.training.catalog import Finished
 from deepshare.training.recipe.files import differences, load_recipe
@@ -80,6 +81,24 @@ class RunOutcome(Section):
 
 
 Outcomes = Mapping[Job, RunOutcome]
+
+
+def best_epoch(study: Study, outcome: RunOutcome) -> tuple[int, float] | None:
+    """The epoch of the last phase, from 1, with the highest validation score, and that score; None if unknown.
+
+    Epochs with more gates than in the end do not count. Early outcomes have the curve alone.
+    """
+    if outcome.run and outcome.run.best:
+        return outcome.run.best.epoch, outcome.run.best.validation
+    if not outcome.curve:
+        return None
+    recipe = recipe_of(study, outcome.job)
+    phase, scores = list(outcome.curve.items())[-1]
+    soft = len(scores) - 1 if phase == "switch" else 0
+    faded = recipe.section(DeepShareOptions).fade if phase == first_phase(recipe) else 0
+    first = min(max(soft, faded), len(scores) - 1)
+    best = max(scores[first:])
+    return scores.index(best, first) + 1, best
 
 
 def write(outcome: RunOutcome, folder: Path) -> None:

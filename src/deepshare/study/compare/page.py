@@ -14,8 +14,10 @@ from deepshare.study.compare.tables import (
     ALIGN,
     HEADER,
     MethodRow,
+    SeedMean,
     Table,
     ablation_table,
+    best_validation,
     comparisons,
     private_table,
     rows,
@@ -23,7 +25,7 @@ from deepshare.study.compare.tables import (
 )
 from deepshare.text import table
 
-QUESTION_HEADER = ("", "gates", "difference", "seeds", "in the paper")
+QUESTION_HEADER = ("", "gates", "last epoch", "best epoch", "seeds", "in the paper")
 OPEN = "open"
 
 
@@ -78,8 +80,10 @@ def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str], result
 
 
 QUESTIONS = (
-    "Differences are of means over seeds, in points on the test images, ± their standard error where both have several "
-    "seeds, and without seeds that diverged. With one seed a difference is a hint and no more."
+    "Differences are of means over seeds, in points, ± their standard error where both have several seeds, and without "
+    "seeds that diverged: after the last epoch on the test images, and in the best epochs of the last phase on the "
+    "validation images, with no more gates than in the end. Where the two are far apart the last epoch says little. "
+    "With one seed a difference is a hint and no more."
 )
 
 
@@ -190,7 +194,7 @@ def questions(study: Study, outcomes: Outcomes) -> Table | None:
         return None
     found = {(row.method, row.budget): row for row in rows(study, outcomes, next(iter(study.data))) if row.runs}
     lines = [_answer(study, question, found) for question in study.questions]
-    return Table("Questions and answers so far", QUESTION_HEADER, lines, "<>>>>")
+    return Table("Questions and answers so far", QUESTION_HEADER, lines, "<>>>>>")
 
 
 def _answer(study: Study, question: Question, found: dict[tuple[str, int | None], MethodRow]) -> tuple[str, ...]:
@@ -202,14 +206,21 @@ def _answer(study: Study, question: Question, found: dict[tuple[str, int | None]
     first, second = (row and row.steady for row in (first, second))
     said = "" if question.paper is None else f"{question.paper:+.2f}"
     if not first or not second or not first.runs or not second.runs:
-        return question.about, f"{question.at:,}", OPEN, "", said
-    difference = f"{first.test.mean - second.test.mean:+.2f}"
-    seeds = [len(first.runs), len(second.runs)]
-    if first.test.spread is not None and second.test.spread is not None:
-        # The standard error of a difference of two means.
-        error = sqrt(first.test.spread**2 / seeds[0] + second.test.spread**2 / seeds[1])
-        difference += f" ± {error:.2f}"
-    return question.about, f"{question.at:,}", difference, " and ".join(map(str, seeds)), said
+        return question.about, f"{question.at:,}", OPEN, "", "", said
+    seeds = (len(first.runs), len(second.runs))
+    last = _difference(first.test, second.test, seeds)
+    bests = best_validation(study, first), best_validation(study, second)
+    best = _difference(bests[0], bests[1], seeds) if bests[0] and bests[1] else ""
+    return question.about, f"{question.at:,}", last, best, " and ".join(map(str, seeds)), said
+
+
+def _difference(first: SeedMean, second: SeedMean, seeds: tuple[int, int]) -> str:
+    difference = f"{first.mean - second.mean:+.2f}"
+    if first.spread is None or second.spread is None:
+        return difference
+    # The standard error of a difference of two means.
+    error = sqrt(first.spread**2 / seeds[0] + second.spread**2 / seeds[1])
+    return f"{difference} ± {error:.2f}"
 
 
 def remaining(study: Study, outcomes: Outcomes) -> list[str]:

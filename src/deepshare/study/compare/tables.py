@@ -6,7 +6,7 @@ from itertools import combinations
 from statistics import fmean, stdev
 from typing import Any
 
-from deepshare.study.compare.outcome import Outcomes, RunOutcome
+from deepshare.study.compare.outcome import Outcomes, RunOutcome, best_epoch
 from deepshare.study.compare.study_file import Study, start_epochs
 from deepshare.study.published import paper
 from deepshare.text import byte_size
@@ -181,6 +181,13 @@ def rows(study: Study, outcomes: Outcomes, data: str) -> list[MethodRow]:
         for (_, method), found in groups.items()
     ]
     return sorted(made, key=lambda row: (row.budget or 0, -row.test.mean if row.runs else 0.0, row.title))
+
+
+def best_validation(study: Study, row: MethodRow) -> SeedMean | None:
+    """Validation accuracy in the best epochs, see `outcome.best_epoch`; None if a seed's is not known."""
+    found = [best_epoch(study, outcome) for outcome in row.outcomes if outcome.run]
+    known = [best[1] for best in found if best]
+    return SeedMean.of(known) if known and len(known) == len(found) else None
 
 
 def rows_by_images(study: Study, outcomes: Outcomes) -> Iterator[tuple[str, list[MethodRow]]]:

@@ -39,7 +39,7 @@ class RunFolder:
 
     @property
     def best(self) -> Path:
-        """Weights with the best validation score of the last phase."""
+        """Weights with the best validation score of the last phase, among epochs with no more gates than in the end."""
         return self.path / "best.safetensors"
 
     @property
@@ -226,6 +226,11 @@ def _is_json(line: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+def at_budget(line: Mapping[str, Any]) -> bool:
+    """Whether an epoch had no more gates than the result: none were soft, and no ReLU was still fading."""
+    return line.get("hard_share", 1.0) == 1.0 and not line.get("own_relu")
 
 
 def own_lines(run: RunFolder) -> list[dict[str, Any]]:
