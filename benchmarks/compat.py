@@ -109,8 +109,8 @@ beta. *Module*, *reused* and *function* count the ReLU calls of separate modules
 and of functions. Parameters that a library initialises to zero get random values first: at exactly zero a gate is
 open while the gradient of torch's ReLU is zero, and a zero-initialised branch feeds such zeros to the next ReLU.
 *Private* says whether the model is translated for private inference, with equal results on random images, and
-accepted by engine gateshare, after `smooth_to_relu` where it has sigmoids (*smooth*); else the first thing that is
-refused. Seconds are for finding, planning and sharing, on one thread.
+accepted by engine gateshare, after `smooth_to_relu` and sharing where it has sigmoids (*smooth*); else the first thing
+that is refused. Seconds are for finding, planning and sharing, on one thread.
 """
 
 
@@ -169,7 +169,11 @@ def private(model: nn.Module, size: tuple[int, int, int]) -> str:
         return "runs"
     if not any("--smooth-to-relu" in problem for problem in problems):
         return f"refused: {problems[0]}"
-    problems = _problems(smooth_to_relu(model), size)
+    try:
+        smooth = smooth_to_relu(model)
+        problems = _problems(share(smooth, plan(smooth, size, "100%", layer_sharing=False)), size)
+    except UnsupportedModelError as error:
+        problems = error.problems
     return f"refused: {problems[0]}" if problems else "runs, smooth"
 
 

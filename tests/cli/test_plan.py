@@ -221,3 +221,8 @@ def test_a_group_of_at_most_no_site_is_refused(cli: Cli) -> None:
 
 def test_patches_cost_fewer_gates(cli: Cli) -> None:
     assert "32x32 by 4x4" in cli("plan", "resnet18", "--budget", "6000", "--patch", "4").out
+
+
+def test_a_plan_says_what_else_compares(cli: Cli) -> None:
+    said = cli("plan", "torchvision:resnet18", "--input-size", "3x32x32", "--budget", "10%")
+    assert "also compares: max_pool2d (24,576)" in said.out.splitlines()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare import count_gates, find_sites, plan, share
@@ -17,6 +18,7 @@ from tests.sharing.forwards import (
     FORWARDS,
     Asserts,
     Attribute,
+    Base,
     Buffers,
     Constants,
     Dropped,
@@ -100,3 +102,71 @@ def test_activations_that_are_attributes_become_relus(kind: str) -> None:
     if kind == "leaky_relu":
         torch.testing.assert_close(made(images), model(images))
     translate(shared(made), SIZE)
+
+
+def halved(x: Tensor) -> Tensor:
+    return F.max_pool2d(x, 2)
+
+
+def halved_again(x: Tensor) -> Tensor:
+    return halved(x)
+
+
+class Method(Base):
+    """The activation and the pool are in another method."""
+
+    def down(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(F.silu(x), 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores(self.down(self.conv(x)))
+
+
+class Inherited(Method):
+    """It calls the method of its parent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + 1)
+
+
+class Helpers(Base):
+    """A function that calls a function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores(halved_again(F.silu(self.conv(x))))
+
+
+class Generator(Base):
+    """Pools of several sizes in a generator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.silu(self.conv(x))
+        return self.scores(sum((F.max_pool2d(x, k, 1, k // 2) for k in (3, 5)), x))
+
+
+class Hidden(Base):
+    """A function that no code names."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores(getattr(F, "max_pool" + "2d")(getattr(F, "si" + "lu")(self.conv(x)), 2))
+
+
+@pytest.mark.parametrize(("kind", "pools"), [(Method, 1), (Inherited, 1), (Helpers, 1), (Generator, 2)])
+def test_functions_in_methods_helpers_and_generators_are_rewritten(kind: type[nn.Module], pools: int) -> None:
+    torch.manual_seed(0)
+    model, images = kind().eval(), torch.randn(2, *SIZE)
+    exact = rewritten(model, maxpool="exact")
+    torch.testing.assert_close(exact(images), model(images))
+    assert {site.compares for site in find_sites(exact, SIZE)} == {"pool"}
+    made = rewritten(model, smooth_to_relu=True, maxpool="avg")
+    assert len(find_sites(made, SIZE)) == 1 and not find_sites(made, SIZE).others
+    assert sum(isinstance(module, nn.AvgPool2d) for module in made.modules()) == pools
+
+
+def test_what_is_left_of_a_request_is_refused_by_name() -> None:
+    for made, what in (
+        (rewritten(Hidden(), smooth_to_relu=True), "silu"),
+        (rewritten(Hidden(), maxpool="avg"), "max_pool2d"),
+    ):
+        with pytest.raises(UnsupportedModelError, match=f"Hidden: it still calls {what} after --"):
+            find_sites(made, SIZE)

@@ -343,3 +343,80 @@ def test_functions_that_cannot_be_reached_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedModelError, match="Overwriting: it overwrites a tensor by silu that it reads again"):
         smooth_to_relu(Overwriting())
     assert isinstance(piecewise_to_relu(Random()), Random)
+
+
+class OfTwo(nn.Module):
+    """Functions of two tensors, and of slopes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.other = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+        self.slopes = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.conv(x), self.other(x)
+        largest = torch.maximum(a, b) + a.max(b + 1) * torch.max(a, other=b - 1)
+        smallest = torch.minimum(input=a, other=b) - torch.min(a, b + 1)
+        return largest * smallest + F.prelu(a, self.slopes) + abs(b) + F.threshold(a, 0.0, 0.0)
+
+
+def test_the_larger_of_two_tensors_is_a_site_of_its_own() -> None:
+    torch.manual_seed(0)
+    model, images = OfTwo().eval(), torch.randn(2, *SIZE)
+    made = piecewise_to_relu(model)
+    torch.testing.assert_close(made(images), model(images), rtol=1e-5, atol=1e-5)
+    assert made.state_dict().keys() == model.state_dict().keys()
+    sites = find_sites(made, SIZE)
+    assert [site.compares for site in sites] == ["bound"] * 5 + ["sign"] * 3 and not sites.others
+    assert sites.neurons == 8 * 4 * 9 * 8 == sum(other.comparisons for other in find_sites(model, SIZE).others)
+    assert {len(group.sites) for group in plan(made, SIZE, "50%").groups if group.leader.compares == "bound"} == {1}
+
+
+def test_a_threshold_is_a_relu_where_it_is_continuous() -> None:
+    made = piecewise_to_relu(sandwich(nn.Threshold(0.5, 0.5)))
+    assert [site.name for site in find_sites(made, SIZE)] == ["1.low"]
+    with pytest.raises(UnsupportedModelError, match="1: it still calls threshold after --piecewise-to-relu"):
+        find_sites(piecewise_to_relu(sandwich(nn.Threshold(0.5, 0.0))), SIZE)
+
+
+def test_adaptive_max_pooling_becomes_average_pooling_or_is_refused() -> None:
+    model = sandwich(nn.ReLU(), nn.AdaptiveMaxPool2d(1))
+    assert not find_sites(maxpool_to_avgpool(model), SIZE).others
+    assert find_sites(maxpool_to_relu(model), SIZE).others  # exact as it is
+    with pytest.raises(UnsupportedModelError, match="2: it still calls adaptive_max_pool2d after --maxpool shared"):
+        find_sites(rewritten(model, maxpool="shared"), SIZE)
+
+
+def test_a_network_without_relus_is_not_told_to_give_a_flag_twice() -> None:
+    model = sandwich(nn.Softshrink())
+    for made, said in (
+        (model, "--piecewise-to-relu"),
+        (piecewise_to_relu(model), "--smooth-to-relu"),
+        (rewritten(model, piecewise_to_relu=True, smooth_to_relu=True), "softshrink cannot be written as ReLUs"),
+        (piecewise_to_relu(smooth_to_relu(sandwich())), "put nn.ReLU between its layers"),
+        (maxpool_to_relu(sandwich(nn.MaxPool2d(2))), "--maxpool shared"),
+    ):
+        with pytest.raises(UnsupportedModelError, match=said):
+            plan(made, SIZE, "50%", exact_pools=True)
+
+
+class ChannelAttention(nn.Module):
+    """As in ECA: weights of channels by a convolution along them."""
+
+    def __init__(self, gate: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.along, self.gate = nn.Conv2d(3, 6, 3, padding=1), nn.Conv1d(1, 1, 3, padding=1), gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        weights: Tensor = self.gate(self.along(x.mean((2, 3)).unsqueeze(1)))
+        return x * weights.view(-1, 6, 1, 1)
+
+
+@pytest.mark.parametrize("gate", [nn.Sigmoid(), nn.Hardtanh()])
+def test_bounds_of_a_sequence_are_sites_of_vectors(gate: nn.Module) -> None:
+    torch.manual_seed(0)
+    made = rewritten(ChannelAttention(gate).eval(), smooth_to_relu=True, piecewise_to_relu=True)
+    assert [site.shape for site in find_sites(made, SIZE)] == [(6, 1, 1)] * 2
+    shared, images = share(made, plan(made, SIZE, "100%", layer_sharing=False)), torch.randn(2, *SIZE)
+    assert torch.equal(shared(images), made(images)) and translate(shared, SIZE).comparisons == 12

@@ -74,8 +74,8 @@ class Rewriting:
 
     Attributes:
         relu6_to_relu: Replace every ReLU6 by a ReLU first, so that its gate can be shared too.
-        piecewise_to_relu: Write ReLU6, hard-swish, hard-sigmoid, LeakyReLU and PReLU as ReLUs first, which computes the
-            same.
+        piecewise_to_relu: Write ReLU6, hard-swish, hard-sigmoid, LeakyReLU, PReLU and maxima of two tensors as ReLUs
+            first, which computes the same.
         smooth_to_relu: Replace SiLU, GELU, ELU, Mish, Softplus and hard-swish by ReLU first, and Sigmoid by a hard
             sigmoid.
         maxpool: Max-pooling as gates that are found, planned and counted: exact keeps them all, beyond the budget;

@@ -154,7 +154,16 @@ def with_engines(network: "nn.Module", made: "Plan") -> str:
     from deepshare import share
     from deepshare.private.cost import describe_engines, engine_problems
 
-    return f"{made}\n{describe_engines(engine_problems(share(network, made).eval(), made.input_size))}\n"
+    engines = describe_engines(engine_problems(share(network, made).eval(), made.input_size))
+    return f"{with_others(network, made)}\n{engines}\n"
+
+
+def with_others(network: "nn.Module", made: "Plan") -> str:
+    """Format a plan, with the comparisons that it leaves as they are."""
+    from deepshare.sharing.sites import find_sites
+
+    others = find_sites(network, made.input_size).also_compares()
+    return f"{made}\n{others}" if others else str(made)
 
 
 def with_cost(
@@ -162,7 +171,7 @@ def with_cost(
 ) -> str:
     """Format a plan with the predicted cost on engines, and with seconds where they are asked for."""
     from deepshare import share
-    from deepshare.private.cost import cost_comparison, cost_of_engines, predict, seconds_table
+    from deepshare.private.cost import cost_comparison, cost_of_engines, first_of, predict, seconds_table
     from deepshare.private.ir.trace import translate
 
     networks = {"all ReLUs": network, "this plan": share(network, made)}
@@ -180,14 +189,14 @@ def with_cost(
     timed = estimate(programs, costs[TIMED]) if seconds and TIMED in costs else {}
     if as_json:
         return json.dumps({"plan": json.loads(made.to_json())} | dumped(engines, costs, refused, timed)) + "\n"
-    text = f"{made}\n"
+    text = f"{with_others(network, made)}\n"
     if len(costs) == 1:
         ((engine, by_network),) = costs.items()
         text += f"\nOne image with {engine}, predicted:\n\n{cost_comparison(by_network)}\n"
     elif costs:
         text += f"\nOne image, predicted:\n\n{cost_of_engines(costs)}\n"
     for engine, problems in refused.items():
-        text += f"\nNo cost, as {engine} refuses it: {UnsupportedModelError(problems)}\n"
+        text += f"\nNo cost, as {engine} refuses it: {first_of(problems)}\n"
     whose = f" with {TIMED}" if len(engines) > 1 else ""
     return f"{text}\nSeconds in all{whose}, estimated:\n\n{seconds_table(timed)}\n" if timed else text
 

@@ -146,9 +146,13 @@ def describe_engines(problems: Mapping[str, Sequence[str]]) -> str:
     """Format what engines refuse, a line for those that say the same."""
     lines: dict[str, list[str]] = {}
     for name, found in problems.items():
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        lines.setdefault(f"refused: {found[0]}{more}" if found else "runs", []).append(name)
+        lines.setdefault(f"refused: {first_of(found)}" if found else "runs", []).append(name)
     return "\n".join(f"{', '.join(names)}: {verdict}" for verdict, names in lines.items())
+
+
+def first_of(problems: Sequence[str]) -> str:
+    """The first of some problems, and the number of the others."""
+    return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
 def predict(

@@ -6,24 +6,50 @@ function are looked at.
 
 import copy
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from inspect import Parameter, signature
 from itertools import chain
-from types import FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from deepshare.errors import UnsupportedModelError
 from deepshare.sharing.observe import RELU_FUNCTIONS, is_plain_relu
 from deepshare.sharing.trace import RewrittenForward, install, trace_block
 
 Make = Callable[[nn.Module], nn.Module | None]
+
+
+class Maximum(nn.Module):
+    """torch.maximum as a module."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the larger of two tensors."""
+        return torch.maximum(a, b)
+
+
+class Minimum(nn.Module):
+    """torch.minimum as a module."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the smaller of two tensors."""
+        return torch.minimum(a, b)
+
+
+class GivenPReLU(nn.Module):
+    """F.prelu as a module: the slopes come with the input."""
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Apply it to x."""
+        return F.prelu(x, weight)
+
 
 # What a function is as a module; clamp is a Hardtanh, one of whose bounds may be infinite.
 _MODULES: dict[str, type[nn.Module]] = {
@@ -47,6 +73,13 @@ _MODULES: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
     "max_pool2d": nn.MaxPool2d,
+    "adaptive_max_pool2d": nn.AdaptiveMaxPool2d,
+    "threshold": nn.Threshold,
+    "prelu": GivenPReLU,
+    "maximum": Maximum,
+    "minimum": Minimum,
+    "max": Maximum,
+    "min": Minimum,
 }
 # Arguments beside the input, where they matter.
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -57,10 +90,14 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "clamp_max": ("max",),
     "leaky_relu": ("negative_slope",),
     "max_pool2d": ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
+    "adaptive_max_pool2d": ("output_size", "return_indices"),
+    "threshold": ("threshold", "value"),
 }
+# Of two tensors: the name of the second argument.
+_SECOND = {"prelu": "weight", "maximum": "other", "minimum": "other", "max": "other", "min": "other"}
 # Functions with other uses than as an activation: where they cannot be reached they stay, and `others` counts them.
-_ALSO = frozenset({"abs", "clamp_min", "clamp_max"})
-_FUNCTIONS = {
+_ALSO = frozenset({"abs", "clamp_min", "clamp_max", "max", "min"})
+_FUNCTIONS = {operator.abs} | {
     getattr(library, name) for name in _MODULES for library in (torch, F, torch.special) if hasattr(library, name)
 }
 
@@ -80,7 +117,8 @@ def replace_functions(block: nn.Module, path: str, makes: Sequence[Make], kinds:
     Raises:
         UnsupportedModelError: The block calls such a function and cannot be traced.
     """
-    named = sorted(_named(block) & {name for name in _MODULES if _made(_default(name), makes) is not None})
+    wanted = {name for name in _MODULES if _made(_default(name), makes) is not None}
+    named = sorted(_named(block) & wanted, key=lambda name: (name in _ALSO, name))
     own = not type(block).__module__.startswith("torch.nn.")
     if not named and not (own and any(type(child) in kinds for child in block.children())):
         return
@@ -99,17 +137,12 @@ def replace_functions(block: nn.Module, path: str, makes: Sequence[Make], kinds:
             return
         reason = str(error).removeprefix(f"{where}: ").rpartition(":")[0]
         raise UnsupportedModelError(f"{where}: it calls {named[0]}, but {reason}: {cure}") from error
-    graph, changed = tracer.graph, False
+    graph = tracer.graph
     again = _called_again(graph, block, kinds)
     if not named and not any(type(block.get_submodule(str(node.target))) in kinds for node in again):
         return
-    for node in again:
-        child = str(node.target)
-        name = _free(block, child.replace(".", "_"))
-        block.add_module(name, copy.deepcopy(block.get_submodule(child)))
-        changed = changed or type(block.get_submodule(child)) in kinds
-        node.target = name
-    for node in list(graph.nodes):
+    new_modules: list[tuple[fx.Node, nn.Module]] = []
+    for node in graph.nodes:
         relu = _is_relu(node)
         found = None if relu else _module(node)
         try:
@@ -118,17 +151,26 @@ def replace_functions(block: nn.Module, path: str, makes: Sequence[Make], kinds:
             raise UnsupportedModelError(f"{where} calls {_name(node)}: {error}") from error
         if new is None:
             continue
-        source = node.args[0] if node.args else node.kwargs["input"]
+        source = _sources(node)[0]
         if _in_place(node) and isinstance(source, fx.Node) and len(source.users) > 1:
             raise UnsupportedModelError(f"{where}: it overwrites a tensor by {_name(node)} that it reads again: {cure}")
-        changed = changed or not relu
-        name = _free(block, "relu" if relu else _name(node))
+        new_modules.append((node, new))
+    if all(type(new) is nn.ReLU and _is_relu(node) for node, new in new_modules) and not any(
+        type(block.get_submodule(str(node.target))) in kinds for node in again
+    ):
+        return
+    for node in again:
+        child = str(node.target)
+        name = _free(block, child.replace(".", "_"))
+        block.add_module(name, copy.deepcopy(block.get_submodule(child)))
+        node.target = name
+    for node, new in new_modules:
+        name = _free(block, "relu" if _is_relu(node) else _name(node))
         block.add_module(name, new.train(block.training))
         with graph.inserting_before(node):
-            node.replace_all_uses_with(graph.call_module(name, (source,)))
+            node.replace_all_uses_with(graph.call_module(name, _sources(node)))
         graph.erase_node(node)
-    if changed:
-        install(block, where, tracer)
+    install(block, where, tracer)
 
 
 def _called_again(graph: fx.Graph, block: nn.Module, kinds: AbstractSet[type[nn.Module]]) -> list[fx.Node]:
@@ -157,22 +199,52 @@ def _named(block: nn.Module) -> set[str]:
     if isinstance(forward, RewrittenForward):
         names: Iterable[str] = re.findall(r"\.(\w+)\(", forward.source)
     else:
-        function = getattr(forward, "__func__", None)
-        names = getattr(getattr(function, "__code__", None), "co_names", ())
-        reached = [vars(block).get(name, getattr(function, "__globals__", {}).get(name)) for name in names]
-        names = chain(names, *map(_names_of, reached))
-    return {name.rstrip("_") for name in names} & _MODULES.keys()
+        names = _names_of(getattr(forward, "__func__", forward), block, set())
+    return {name.strip("_") for name in names} & _MODULES.keys()
 
 
-def _names_of(value: Any) -> Iterable[str]:
-    """Names of a function, or of those in a container, and of what a function of one's own calls."""
+def _names_of(value: Any, block: nn.Module, seen: set[FunctionType]) -> Iterable[str]:
+    """Names in a function, in the methods of the block and all else of one's own that it calls.
+
+    A function under another name is known, too, and so are those in a container.
+    """
     if isinstance(value, partial):
-        return _names_of(value.func)
+        return _names_of(value.func, block, seen)
     if isinstance(value, dict | list | tuple):
-        return chain(*map(_names_of, value.values() if isinstance(value, dict) else value))
+        parts = value.values() if isinstance(value, dict) else value
+        return chain(*(_names_of(part, block, seen) for part in parts))
     if any(value is function for function in _FUNCTIONS):
         return (str(getattr(value, "__name__", "")),)
-    return value.__code__.co_names if isinstance(value, FunctionType) else ()
+    value = getattr(value, "fget" if isinstance(value, property) else "__func__", value)
+    if not isinstance(value, FunctionType) or value in seen or value.__module__.partition(".")[0] == "torch":
+        return ()
+    seen.add(value)
+    names = list(_names_in(value.__code__))
+    reached = list(_reached(names, value, block))
+    reached += [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
+    return chain(names, *(_names_of(found, block, seen) for found in reached))
+
+
+def _names_in(code: CodeType) -> Iterable[str]:
+    """Names in a function's code, with those of its lambdas, generators and comprehensions."""
+    inner = (_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return chain(code.co_names, *inner)
+
+
+def _reached(names: Sequence[str], function: FunctionType, block: nn.Module) -> Iterable[Any]:
+    """What names may stand for: attributes of the block, methods of its classes, and global names."""
+    given = function.__globals__
+    modules = [given[name] for name in names if isinstance(given.get(name), ModuleType)]
+    classes = [vars(cls) for cls in type(block).__mro__ if not cls.__module__.startswith("torch.")]
+    own = [vars(module) for module in modules if module.__name__.partition(".")[0] not in ("torch", "math")]
+    return [place[name] for name in names for place in (vars(block), *classes, given, *own) if name in place]
+
+
+def _is_set(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # the class of a method that calls super(), while it is made
+        return False
 
 
 def _outline(block: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -187,7 +259,8 @@ def _made(module: nn.Module, makes: Sequence[Make]) -> nn.Module | None:
 
 
 def _default(name: str) -> nn.Module:
-    return nn.MaxPool2d(2) if name == "max_pool2d" else _MODULES[name]()
+    needed = {"max_pool2d": (2,), "adaptive_max_pool2d": (1,), "threshold": (0, 0)}
+    return _MODULES[name](*needed.get(name, ()))
 
 
 def _name(node: fx.Node) -> str:
@@ -209,9 +282,19 @@ def _module(node: fx.Node) -> nn.Module | None:
         return nn.Hardtanh(float(low), float(high)) if numbers else None  # type: ignore[arg-type]
     if name == "abs":
         return nn.LeakyReLU(-1.0)
+    if name in _SECOND:
+        both = [value for value in _sources(node) if isinstance(value, fx.Node)]
+        return _MODULES[name]() if len(both) == 2 and node.kwargs.keys() <= {"input", _SECOND[name]} else None
     if any(isinstance(value, fx.Node) for value in given.values()):
         return None
     return _MODULES[name](**given)
+
+
+def _sources(node: fx.Node) -> tuple[Any, ...]:
+    """The tensors of a call: its input, and the second one of those that take two."""
+    names = ["input", _SECOND[_name(node)]] if _name(node) in _SECOND else ["input"]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return tuple(given[name] for name in names if name in given)
 
 
 def _is_relu(node: fx.Node) -> bool:

@@ -55,6 +55,7 @@ _PER_ELEMENT = {
     **dict.fromkeys(("ge", "gt", "le", "lt", "__ge__", "__gt__", "__le__", "__lt__"), 1),
 }
 _REDUCTIONS = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
+_SMOOTH = frozenset({"silu", "gelu", "mish", "softplus", "sigmoid", "tanh"})
 _LOOKS_ONLY = frozenset({"__get__", "size", "dim", "__len__"})
 # Operations, besides ReLU, that end the tracking of a layer's output: activations and functional layers.
 _ENDS = frozenset(
@@ -107,7 +108,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Observation:
-    """Record of one forward pass; `maps` has the size of each module's map, by its path."""
+    """Record of one forward pass.
+
+    `maps` has the size of each module's map, by its path; `smooth` the calls of smooth activations, with their callers.
+    """
 
     calls: tuple[Call, ...]
     others: tuple[Comparison, ...]
@@ -116,6 +120,7 @@ class Observation:
     adds: frozenset[str]
     order: tuple[str, ...]
     maps: dict[str, tuple[int, ...]]
+    smooth: tuple[tuple[str, str], ...] = ()
 
 
 def observe(model: nn.Module, input_size: Sequence[int]) -> Observation:
@@ -240,6 +245,7 @@ class _Recorder(TorchFunctionMode):
         self.adds: set[str] = set()
         self.calls: list[tuple[str, str | None, tuple[int, ...], tuple[str, ...]]] = []
         self.others: list[Comparison] = []
+        self.smooth: list[tuple[str, str]] = []
         self.rewritten: dict[int, tuple[Tensor, int]] = {}
         self.rereads: set[int] = set()
         self.fixed: dict[int, Tensor] = {id(t): t for t in chain(model.parameters(), model.buffers())}
@@ -251,7 +257,8 @@ class _Recorder(TorchFunctionMode):
     def observation(self) -> Observation:
         calls = tuple(Call(*call, rewrites=i in self.rereads) for i, call in enumerate(self.calls))
         adds, order = frozenset(self.adds), tuple(self.order)
-        return Observation(calls, tuple(self.others), dict(self.runs), self.inputs, adds, order, self.maps)
+        others, smooth = tuple(self.others), tuple(self.smooth)
+        return Observation(calls, others, dict(self.runs), self.inputs, adds, order, self.maps, smooth)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.stack.append(module)
@@ -282,10 +289,12 @@ class _Recorder(TorchFunctionMode):
             self.fixed |= {id(leaf): leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
             return result
         self._feed(result, () if name.rstrip("_") in _ENDS else self._layers_of((args, kwargs)))
+        if name.strip("_") in _SMOOTH:
+            self.smooth.append((self._caller(), name.strip("_")))
         if func in ADD_FUNCTIONS and sum(isinstance(a, Tensor) and a.dim() >= 3 for a in args) == 2:
             self.adds.add(self._caller())
         elif isinstance(result, Tensor | tuple):
-            self._note_comparison(name.rstrip("_") if not name.startswith("__") else name, args, kwargs, result)
+            self._note_comparison(name.strip("_") if not name.startswith("__") else name, args, kwargs, result)
         return result
 
     def _caller(self) -> str:
@@ -323,6 +332,8 @@ class _Recorder(TorchFunctionMode):
                     self.rereads.add(seen[1])
 
     def _note_comparison(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if name in ("max", "min") and any(isinstance(other, Tensor) for other in (*args[1:2], kwargs.get("other"))):
+            name += "imum"
         count = sum(_comparisons(name, args, kwargs, result))
         if count:
             bounded = name == "hardtanh" and self.stack and isinstance(self.stack[-1], nn.ReLU6)
@@ -356,8 +367,6 @@ def _comparisons(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], resul
     elif name == "clamp":
         bounds = [*args[1:3], kwargs.get("min"), kwargs.get("max")]
         yield sum(bound is not None for bound in bounds) * out.numel()
-    elif name in _REDUCTIONS and any(isinstance(other, Tensor) for other in args[1:2]):
-        yield out.numel()
     elif name == "max_pool2d" and source.dim() == 4:
         # Along rows first, whose maxima neighbouring windows share, then along columns.
         kernel = kwargs.get("kernel_size", args[1] if len(args) > 1 else 1)

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError, UnsupportedModelError
-from deepshare.sharing.functions import Make, is_stateless, replace_functions
+from deepshare.sharing.functions import GivenPReLU, Make, Maximum, Minimum, is_stateless, replace_functions
+from deepshare.sharing.leftovers import mark, requests_of
 from deepshare.sharing.sites import BoundReLU, PoolReLU
 
 MaxPool = Literal["exact", "shared", "avg"]
@@ -25,7 +26,10 @@ _RECTIFIED = frozenset(
 
 
 class Clamped(nn.Module):
-    """x between two numbers: low + relu(x - low) - relu(x - high); without the ReLU of a bound that is infinite."""
+    """x between two numbers: low + relu(x - low) - relu(x - high); without the ReLU of a bound that is infinite.
+
+    Of a sequence (N, C, L) there are C L gates.
+    """
 
     def __init__(self, low: float, high: float) -> None:
         super().__init__()
@@ -37,6 +41,8 @@ class Clamped(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Clamp x."""
+        if x.dim() == 3:
+            return self.forward(x.flatten(1)).view(x.shape)
         low, high = self.bounds
         y: Tensor = self.low(x - low if low else x) if low > -math.inf else x
         if high < math.inf:
@@ -45,7 +51,7 @@ class Clamped(nn.Module):
 
 
 class HardSigmoid(nn.Module):
-    """(relu(x + 3) - relu(x - 3)) / 6."""
+    """(relu(x + 3) - relu(x - 3)) / 6; of a sequence (N, C, L), such as weights of channels, with C L gates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +59,8 @@ class HardSigmoid(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply it to x."""
+        if x.dim() == 3:
+            return HardSigmoid.forward(self, x.flatten(1)).view(x.shape)
         y: Tensor = (self.low(x + 3) - self.high(x - 3)) / 6
         return y
 
@@ -91,6 +99,42 @@ class PReLU(nn.Module):
         """Apply it to x."""
         slope = self.weight.view(-1, *[1] * (x.dim() - 2))
         y: Tensor = slope * x + (1 - slope) * self.relu(x)
+        return y
+
+
+class TwoSlopes(nn.Module):
+    """A leaky ReLU whose slopes come with its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Apply it to x."""
+        slope = weight.view(-1, *[1] * (x.dim() - 2))
+        y: Tensor = slope * x + (1 - slope) * self.relu(x)
+        return y
+
+
+class Larger(nn.Module):
+    """The larger of two tensors: b + relu(a - b)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = BoundReLU()
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Compare a with b."""
+        y: Tensor = b + self.relu(a - b)
+        return y
+
+
+class Smaller(Larger):
+    """The smaller of two tensors: a - relu(a - b)."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Compare a with b."""
+        y: Tensor = a - self.relu(a - b)
         return y
 
 
@@ -138,8 +182,9 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 def piecewise_to_relu(model: nn.Module) -> nn.Module:
     """Return a copy of a model with ReLUs for ReLU6, Hardtanh, Hardsigmoid, Hardswish, LeakyReLU, RReLU and PReLU.
 
-    It computes the same up to rounding (RReLU as in evaluation), and keeps the keys of the state_dict. Functions, such
-    as F.hardswish, clamp and abs, become modules of the block that calls them.
+    Maxima and minima of two tensors are such, too. It computes the same up to rounding (RReLU as in evaluation), and
+    keeps the keys of the state_dict. Functions, such as F.hardswish, clamp and abs, become modules of the block that
+    calls them.
 
     Example:
         >>> from deepshare import find_sites
@@ -147,7 +192,7 @@ def piecewise_to_relu(model: nn.Module) -> nn.Module:
         >>> [site.name for site in find_sites(net, (3, 32, 32))]
         ['1.low', '1.high']
     """
-    return _replaced(model, [_piecewise])
+    return rewritten(model, piecewise_to_relu=True)
 
 
 def smooth_to_relu(model: nn.Module) -> nn.Module:
@@ -155,7 +200,7 @@ def smooth_to_relu(model: nn.Module) -> nn.Module:
 
     Sigmoid becomes a hard sigmoid and Tanh a clamp, each made of two ReLUs.
     """
-    return _replaced(model, [_rectified])
+    return rewritten(model, smooth_to_relu=True)
 
 
 def maxpool_to_relu(model: nn.Module) -> nn.Module:
@@ -164,12 +209,12 @@ def maxpool_to_relu(model: nn.Module) -> nn.Module:
     Raises:
         UnsupportedModelError: A pool has a dilation, or returns indices.
     """
-    return _replaced(model, [_pairwise])
+    return rewritten(model, maxpool="exact")
 
 
 def maxpool_to_avgpool(model: nn.Module) -> nn.Module:
-    """Return a copy of a model with average pooling instead of nn.MaxPool2d; finetune it."""
-    return _replaced(model, [_averaged])
+    """Return a copy of a model with average pooling instead of max-pooling; finetune it."""
+    return rewritten(model, maxpool="avg")
 
 
 def rewritten(
@@ -182,11 +227,17 @@ def rewritten(
     """
     if maxpool is not None and maxpool not in get_args(MaxPool):
         raise DeepShareError(f"maxpool {maxpool!r} is unknown: give {', '.join(get_args(MaxPool))}")
-    chosen: list[tuple[bool, Make]] = [(smooth_to_relu, _rectified), (piecewise_to_relu, _piecewise)]
-    makes = [make for wanted, make in chosen if wanted]
-    if maxpool is not None:
-        makes.append(_averaged if maxpool == "avg" else _pairwise)
-    return _replaced(model, makes) if makes else model
+    chosen: dict[str, tuple[bool, Make]] = {
+        "smooth-to-relu": (smooth_to_relu, _rectified),
+        "piecewise-to-relu": (piecewise_to_relu, _piecewise),
+        f"maxpool {maxpool}": (maxpool is not None, _averaged if maxpool == "avg" else _pairwise),
+    }
+    asked = {request: make for request, (wanted, make) in chosen.items() if wanted}
+    if not asked:
+        return model
+    result = _replaced(model, list(asked.values()))
+    mark(result, requests_of(model) | asked.keys())
+    return result
 
 
 def _piecewise(module: nn.Module) -> nn.Module | None:
@@ -203,6 +254,14 @@ def _piecewise(module: nn.Module) -> nn.Module | None:
             return LeakyReLU((module.lower + module.upper) / 2)
         case nn.PReLU():
             return PReLU(module.weight)
+        case nn.Threshold() if module.threshold == module.value:
+            return Clamped(module.value, math.inf)
+        case GivenPReLU():
+            return TwoSlopes()
+        case Maximum():
+            return Larger()
+        case Minimum():
+            return Smaller()
     return None
 
 
@@ -224,6 +283,8 @@ def _pairwise(module: nn.Module) -> nn.Module | None:
 
 
 def _averaged(module: nn.Module) -> nn.Module | None:
+    if isinstance(module, nn.AdaptiveMaxPool2d) and not module.return_indices:
+        return nn.AdaptiveAvgPool2d(module.output_size)
     if not isinstance(module, nn.MaxPool2d):
         return None
     pool = _plain(module)

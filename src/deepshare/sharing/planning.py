@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from deepshare.errors import BudgetError, PlanError, UnsupportedModelError
+from deepshare.sharing.leftovers import requests_of
 from deepshare.sharing.plan import Group, Pi, Plan, patches
 from deepshare.sharing.sites import Site, Sites, find_sites
 
@@ -82,16 +83,24 @@ def _check_any(model: nn.Module, sites: Sites, shareable: int) -> None:
     if shareable:
         return
     found = {other.what for other in sites.others}
-    linear = found - _SMOOTH
+    asked = requests_of(model)
+    pools = {what for what in found if "max" in what}
+    linear = found - pools - _SMOOTH
     cures = [
         "turn its ReLU6 into ReLU first, with relu6_to_relu or --relu6-to-relu; or write it as two ReLUs, with "
         "piecewise_to_relu or --piecewise-to-relu"
         if "relu6" in found
         else "",
-        "write its activations as ReLUs first, with piecewise_to_relu or --piecewise-to-relu" if linear else "",
-        "if its activations are smooth, turn them into ReLUs first, with smooth_to_relu or --smooth-to-relu",
+        "write its activations as ReLUs first, with piecewise_to_relu or --piecewise-to-relu"
+        if linear and "piecewise-to-relu" not in asked
+        else "",
+        "share the gates of its max-pooling, with --maxpool shared" if len(sites) or "max_pool2d" in pools else "",
+        "if its activations are smooth, turn them into ReLUs first, with smooth_to_relu or --smooth-to-relu"
+        if "smooth-to-relu" not in asked
+        else "",
+        f"{', '.join(sorted(linear))} cannot be written as ReLUs: use nn.ReLU instead" if linear else "",
     ]
-    cure = next(filter(None, cures))
+    cure = next(filter(None, cures), "put nn.ReLU between its layers")
     raise UnsupportedModelError(f"{type(model).__name__} calls no ReLU, so there is no gate to share: {cure}")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, overload
 from torch import nn
 
 from deepshare.errors import UnsupportedModelError
+from deepshare.sharing.leftovers import check_leftovers
 from deepshare.sharing.observe import Call, Comparison, Inputs, Observation, check_input_size, observe
 from deepshare.text import table
 
@@ -16,7 +17,7 @@ Compares = Literal["sign", "bound", "pool"]
 
 
 class BoundReLU(nn.ReLU):
-    """A ReLU that compares with another number than zero, such as the upper bound of a ReLU6."""
+    """A ReLU that compares with another number than zero, such as the upper bound of a ReLU6, or two tensors."""
 
 
 class PoolReLU(nn.ReLU):
@@ -139,13 +140,16 @@ class Sites(Sequence[Site]):
         ]
         shape = "x".join(map(str, self.input_size))
         text = table(("site", "channels", "map", "ReLUs", "reached as"), rows, align="<>>><")
-        text += f"\n{self.neurons:,} ReLUs at {len(self)} sites, input {shape}"
+        lines = [text, f"{self.neurons:,} ReLUs at {len(self)} sites, input {shape}", self.also_compares()]
+        return "\n".join(filter(None, lines))
+
+    def also_compares(self) -> str:
+        """A line with the other operations that compare; empty where there are none."""
         totals: Counter[str] = Counter()
         for other in self.others:
             totals[other.what] += other.comparisons
-        if totals:
-            text += "\nalso compares: " + ", ".join(f"{what} ({count:,})" for what, count in totals.items())
-        return text
+        said = ", ".join(f"{what} ({count:,})" for what, count in totals.items())
+        return f"also compares: {said}" if said else ""
 
 
 def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
@@ -159,8 +163,8 @@ def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
         The sites, and in `others` all other operations that compare.
 
     Raises:
-        UnsupportedModelError: The model does not run on this size, or a ReLU has an input other than (N, C, H, W) or
-            (N, C).
+        UnsupportedModelError: The model does not run on this size, a ReLU has an input other than (N, C, H, W) or
+            (N, C), or something is left that was to be rewritten.
 
     Example:
         >>> from torch import nn
@@ -170,6 +174,7 @@ def find_sites(model: nn.Module, input_size: Sequence[int]) -> Sites:
     """
     seen = observe(model, input_size)
     _check(model, seen)
+    check_leftovers(model, seen)
     places = tuple(_places(model, seen))
     return Sites(check_input_size(input_size), places, seen.others)
 

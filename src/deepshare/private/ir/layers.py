@@ -227,11 +227,12 @@ def _sum_of(call: TracedCall, first: Tensor, second: Tensor, factor: float) -> C
     return chain
 
 
-@handles("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "view_as", "reshape_as")
+@handles("view_as", "reshape_as", several=True)
+@handles("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten")
 def _reshape(call: TracedCall, input: Tensor, *_: Any, **__: Any) -> Operation:
     if input.numel() // call.before[0] != torch.Size(call.shape).numel():
         raise call.refuse("a reshape across images", "keep the batch first")
-    return Reshape(call.name, call.inputs, call.shape)
+    return Reshape(call.name, call.inputs[:1], call.shape)
 
 
 @handles("relu", "relu_")
