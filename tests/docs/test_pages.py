@@ -60,7 +60,16 @@ def test_links_lead_to_files_of_the_repository(page: Path) -> None:
 @pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", DOCS / "architecture.md"], ids=lambda page: page.name)
 def test_files_and_folders_named_for_contributors_exist(page: Path) -> None:
     named = set(re.findall(r"`([\w./-]*\w(?:/|\.py|\.toml|\.txt|\.md))`", page.read_text("utf-8")))
-    rooms = ("", "methods", "study", "training", "private", "private/engines", "private/engines/gateshare")
+    rooms = (
+        "",
+        "methods",
+        "study",
+        "training",
+        "private",
+        "private/ir",
+        "private/engines",
+        "private/engines/gateshare",
+    )
     places = [ROOT, *(ROOT / "src" / "deepshare" / room for room in rooms)]
     assert len(named) > 9 and {name for name in named if not any((place / name).exists() for place in places)} == set()
 
