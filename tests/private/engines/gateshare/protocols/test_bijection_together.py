@@ -4,8 +4,8 @@ Encryption and oblivious transfer hide the other party's factors and choices com
 show; here they give what ideal ones would.
 """
 
-import os
 import queue
+import random
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -252,10 +252,14 @@ class Seen:
 BITS, GATES = 37, 50
 
 
+@pytest.fixture(autouse=True)
+def _drawn_by_chance(chance: random.Random) -> None:
+    torch.manual_seed(chance.getrandbits(63))
+
+
 def words(bits: int, *shape: int) -> Tensor:
     """Random numbers of so many bits."""
-    data = np.frombuffer(os.urandom(8 * int(np.prod(shape))), np.uint64) & np.uint64((1 << bits) - 1)
-    return torch.from_numpy(data.view(np.int64).copy()).view(*shape)
+    return torch.randint(1 << bits, shape)
 
 
 def ideal_carries(z_C: Tensor) -> tuple[Carries, Carries]:
