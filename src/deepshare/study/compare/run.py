@@ -34,7 +34,7 @@ from deepshare.training.build import build, check_finished, load, plain_network
 from deepshare.training.catalog import record
 from deepshare.training.hardware import Hardware, Precision
 from deepshare.training.pipeline import check_method
-from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.recipe.files import Recipe, load_recipe, to_toml
 from deepshare.training.reporter import Reporter
 from deepshare.training.run.checkpoint import read_weights
 from deepshare.training.run.folder import RunFolder, own_lines, read_environment
@@ -48,7 +48,7 @@ class Workspace:
 
     Attributes:
         work: Folder of the run folders.
-        out: Folder of the results, which also keeps the run folders of the teachers.
+        out: Folder of the results, which also keeps the networks of teachers and of methods that say so.
         data_dir: Folder of the data sets.
         download: Whether to download a missing data set.
         teacher: Run folder of a teacher to use instead of training one.
@@ -91,9 +91,9 @@ class Workspace:
         except Timeout:
             return True
 
-    def kept(self, teacher: Job) -> Path:
-        """Run folder of a trained teacher among the results."""
-        return self.out / teacher.name
+    def kept(self, job: Job) -> Path:
+        """Folder of a network among the results."""
+        return self.out / job.name
 
     def has_teacher(self, teacher: Job) -> bool:
         """Whether the weights of a teacher are available."""
@@ -114,17 +114,18 @@ def run(study: Study, job: Job, workspace: Workspace, reporter: Reporter) -> Run
         return _outcome(study, job, workspace, workspace.teacher, load_recipe(RunFolder(workspace.teacher).recipe))
     if job.method in TEACHERS:
         trained = _outcome(study, job, workspace, _train_teacher(study, job, workspace, reporter), recipe)
-        given = checksum(load_recipe(RunFolder(workspace.teacher).recipe)) if workspace.teacher else trained.teacher
-        return trained.model_copy(update={"teacher": given})
+        return trained.model_copy(update={"teacher": _teacher_checksum(study, job, workspace)})
     folder = workspace.work / job.name
     sources = {teacher.method: _teacher(study, teacher, workspace, reporter) for teacher in study.teachers_of(job)}
-    teacher = checksum(load_recipe(RunFolder(sources[TEACHER]).recipe))
+    teacher = _teacher_checksum(study, job, workspace)
     if not recipe.is_plain or starts_from_teacher(study, recipe):
-        recipe = taught(recipe, sources[TEACHER], sources.get(GELU_TEACHER))
+        recipe = taught(recipe, sources.get(TEACHER), sources.get(GELU_TEACHER))
     try:
         _fit(recipe, folder, workspace, reporter)
     except (BudgetError, UnsupportedModelError, RecipeError) as error:
         return _empty(study, job, recipe, teacher).model_copy(update={"refused": str(error)})
+    if study.methods[job.method].kept:
+        _keep(study, job, workspace, RunFolder(folder))
     known = {"teacher": teacher, "teachers": _checksums(recipe) or None}
     return _outcome(study, job, workspace, folder, recipe).model_copy(update=known)
 
@@ -186,6 +187,12 @@ def _fit(recipe: Recipe, folder: Path, workspace: Workspace, reporter: Reporter,
     )
 
 
+def _teacher_checksum(study: Study, job: Job, workspace: Workspace) -> str:
+    """Checksum of the recipe of the plain teacher, given or the study's own."""
+    given = workspace.teacher and load_recipe(RunFolder(workspace.teacher).recipe)
+    return checksum(given or recipe_of(study, Job(TEACHER, job.data)))
+
+
 def _teacher(study: Study, job: Job, workspace: Workspace, reporter: Reporter) -> Path:
     """Run folder of a teacher, which is trained again if its weights are missing."""
     if job.method == TEACHER and workspace.teacher:
@@ -200,19 +207,27 @@ def _teacher(study: Study, job: Job, workspace: Workspace, reporter: Reporter) -
 
 def _train_teacher(study: Study, job: Job, workspace: Workspace, reporter: Reporter) -> Path:
     """Train a teacher, and keep its weights among the results, so that runs on other machines use the same one."""
-    folder, kept = RunFolder(workspace.work / job.name), workspace.kept(job)
+    folder = RunFolder(workspace.work / job.name)
     _fit(recipe_of(study, job), folder.path, workspace, reporter, gelu=job.method == GELU_TEACHER)
+    _keep(study, job, workspace, folder)
+    return folder.path
+
+
+def _keep(study: Study, job: Job, workspace: Workspace, folder: RunFolder) -> None:
+    """Keep the network of a finished run among the results, without local paths."""
+    kept = workspace.kept(job)
     with tempfile.TemporaryDirectory(dir=workspace.out, prefix=f".{job.name}.") as temporary:
         whole = Path(temporary) / job.name
         whole.mkdir()
-        for file in (folder.model, folder.recipe, folder.metrics, folder.result, folder.images):
-            shutil.copy(file, whole)
-        named = read_environment(folder) | {"command": _command(study, workspace)}  # without local paths
+        for file in (folder.model, folder.metrics, folder.result, folder.images, folder.plan):
+            if file != folder.plan or file.exists():
+                shutil.copy(file, whole)
+        RunFolder(whole).recipe.write_text(to_toml(recipe_of(study, job)), encoding="utf-8")
+        named = read_environment(folder) | {"command": _command(study, workspace)}
         RunFolder(whole).environment.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
         if kept.exists():
             kept.rename(Path(temporary) / "before")
         whole.rename(kept)
-    return folder.path
 
 
 def check_teacher(study: Study, folder: Path) -> str:

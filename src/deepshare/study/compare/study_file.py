@@ -74,6 +74,7 @@ class StudyMethod(Section):
         paper: Name of the method in the paper's tables.
         ablation: Name of its row in the paper's table of ablations.
         drawn: Whether the plot includes it.
+        kept: Whether the networks of its runs are kept among the results.
     """
 
     title: str
@@ -85,6 +86,7 @@ class StudyMethod(Section):
     paper: str | None = None
     ablation: str | None = None
     drawn: bool = True
+    kept: bool = False
 
 
 class TrainingImages(Section):
@@ -273,8 +275,10 @@ class Study(Section):
             return []
         parts = [self.recipe, self.data[job.data].recipe, *self.changes(job.method)]
         said = {key: value for part in parts for key, value in flat(part)}
-        names = TEACHERS if said.get("distillation.teacher") == "gelu" else (TEACHER,)
-        return [Job(name, job.data) for name in names]
+        teacher, gelus = (Job(name, job.data) for name in TEACHERS)
+        if said.get("distillation.teacher") != "gelu":
+            return [teacher]
+        return [teacher, gelus] if recipe_of(self, job).needs_plain else [gelus]
 
     def has_budget(self, method: str) -> bool:
         """Whether a method has a gate budget; the plain network has none."""
@@ -417,7 +421,7 @@ def _counted(study: Study, recipe: Recipe, teacher: Recipe) -> int:
     return teacher.phases["plain"].epochs if counted else 0
 
 
-def taught(recipe: Recipe, teacher: Path, gelu: Path | None = None) -> Recipe:
+def taught(recipe: Recipe, teacher: Path | None, gelu: Path | None = None) -> Recipe:
     """Set the weights of the trained teachers in a recipe, to distill from, to start from, or both."""
     if recipe.is_plain:
         return changed(recipe, {"model.weights": str(teacher)})

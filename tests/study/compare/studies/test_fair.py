@@ -10,6 +10,7 @@ from torch import nn
 
 from deepshare.errors import RecipeError
 from deepshare.methods.deepshare import DeepShareOptions
+from deepshare.sharing.convert import count_gates
 from deepshare.sharing.sites import find_sites
 from deepshare.study.compare.outcome import RunOutcome
 from deepshare.study.compare.page import as_markdown
@@ -18,6 +19,7 @@ from deepshare.study.compare.runner import Limits, Runner, jobs
 from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER, Job, Study, load_study, own_epochs, recipe_of
 from deepshare.training.api import teach
 from deepshare.training.build import load, make_plan, plain_network
+from deepshare.training.catalog import record
 from deepshare.training.recipe.files import differences, load_recipe
 from deepshare.training.reporter import Reporter
 from tests.study.compare.digits import DIGITS
@@ -34,6 +36,7 @@ def values() -> dict[str, Any]:
     study["methods"]["relu"]["recipe"]["plain"]["epochs"] = 5
     study["methods"]["deepshare"]["recipe"]["gelu"]["epochs"] = 3
     study["methods"]["deepshare"]["recipe"]["distillation"] = {"teacher": "gelu"}
+    study["methods"]["deepshare"]["kept"] = True
     study["passes"][0] |= {"methods": ["snl", "relu", "deepshare"], "budgets": [96]}
     del study["methods"]["trimmed"]
     return study
@@ -97,7 +100,7 @@ def test_what_starts_from_the_teacher_has_its_epochs_counted(tmp_path: Path) -> 
 def test_a_method_chooses_the_teacher_with_gelus_only_where_there_is_one(tmp_path: Path) -> None:
     study = made(values(), tmp_path)
     assert [job.method for job in jobs(study, {})] == [TEACHER, "snl", "relu", GELU_TEACHER, "deepshare"]
-    assert study.teachers_of(SHARED) == [Job(TEACHER, "few"), GELUS]
+    assert study.teachers_of(SHARED) == [GELUS]
     assert study.teachers_of(SNL) == [Job(TEACHER, "few")]
     wrong = values()
     wrong["recipe"]["teacher"] = {"epochs": 0}
@@ -143,6 +146,17 @@ def test_results_keep_curve_counts_and_checksums(whole: Runner) -> None:
     assert sum(count > 0 for count in shared.values()) == 4  # leaders alone
 
 
+def test_networks_of_a_method_that_says_so_are_kept_without_local_paths(whole: Runner) -> None:
+    assert sorted(folder.name for folder in whole.out.iterdir() if folder.is_dir()) == sorted(
+        [f"few-{TEACHER}-seed0", GELUS.name, SHARED.name]
+    )
+    kept, outcome = whole.out / SHARED.name, whole.outcomes()[SHARED]
+    assert sha256(kept) == outcome.weights
+    assert count_gates(load(kept), (1, 8, 8)) == 96
+    assert record(kept).best == (outcome.run and outcome.run.best)
+    assert str(whole.workspace.work.parent) not in "".join(file.read_text() for file in kept.glob("[!m]*.*"))
+
+
 def test_plain_training_from_scratch_does_not_go_on_from_the_teacher(whole: Runner) -> None:
     assert "weights" not in (whole.workspace.work / PLAIN.name / "recipe.toml").read_text()
 
@@ -157,11 +171,12 @@ def test_its_page_says_how_epochs_are_counted(whole: Runner) -> None:
 def test_one_method_alone_waits_for_its_own_teachers_only(tmp_path: Path) -> None:
     runner = Runner(made(values(), tmp_path), Workspace(tmp_path / "work", tmp_path / "out"))
     assert [job.method for job in runner.open({}, Limits(methods=("snl",)))] == [TEACHER, "snl"]
-    assert [job.method for job in runner.open({}, Limits(methods=("deepshare",)))] == [
-        TEACHER,
-        GELU_TEACHER,
-        "deepshare",
-    ]
+    assert [job.method for job in runner.open({}, Limits(methods=("deepshare",)))] == [GELU_TEACHER, "deepshare"]
+
+
+def test_a_plain_teacher_that_no_run_needs_is_not_trained() -> None:
+    ablations = load_study("fair-ablations")
+    assert {job.method for job in jobs(ablations, {})} == {GELU_TEACHER, *ablations.methods}
 
 
 def test_a_recipe_without_a_teacher_has_none_to_train(tmp_path: Path) -> None:
