@@ -149,12 +149,14 @@ def test_left_right_and_leaf_are_asked_apart() -> None:
     generator = dcf._Generator(AES_KEY)
     block = roots_for(1)[0]
 
-    def answer(seed: dcf.Words, ask: np.uint64) -> bytes:
+    def answer(seed: dcf.Words, ask: np.uint8) -> bytes:
         blocks = seed.copy()
-        generator.advance(blocks, ask)
+        lowest = blocks.view(np.uint8)[:1]
+        lowest[:] = dcf._asked(lowest, ask)
+        generator.replace(blocks)
         return blocks.tobytes()
 
-    answers = {answer(block, ask) for ask in (dcf._ZERO, dcf._ONE, dcf._LEAF)}
+    answers = {answer(block, ask) for ask in (np.uint8(0), dcf._BYTE_ONE, dcf._BYTE_LEAF)}
     assert len(answers) == 3
     # The two lowest bits of a block are no part of the seed.
-    assert answer(block ^ np.array([3, 0], np.uint64), np.uint64(0)) in answers
+    assert answer(block ^ np.array([3, 0], np.uint64), np.uint8(0)) in answers

@@ -12,7 +12,8 @@ a seed and not sent. All gates of a layer are handled together, level by level.
 
 The generator is AES-128 in the Matyas-Meyer-Oseas form, AES(block) xor block. A seed is a block without its two lowest
 bits: on the way in they say what is asked for (0 left child, 1 right child, 2 leaf), on the way out they are the mark
-and the contribution. The AES key is no secret between the parties; every use takes a fresh one.
+and the contribution. The AES key is no secret between the parties; every use takes a fresh one, that is every layer of
+a lot. One key for all would save next to nothing: AES is a quarter of an evaluation, and its key schedule none of it.
 """
 
 from collections.abc import Iterator
@@ -34,9 +35,8 @@ Bits = NDArray[np.bool_]
 ROOT_BYTES = 16
 _LEAF_BITS = 7
 _ZERO, _ONE, _ALL = np.uint64(0), np.uint64(1), ~np.uint64(0)
-_LEAF = _CONTRIBUTION = np.uint64(2)
-_SEED = ~np.uint64(3)
-_BYTE_ONE, _BYTE_LEAF, _BYTE_SEED = np.uint8(1), np.uint8(2), np.uint8(0xFC)
+_BYTE_ONE, _BYTE_SEED = np.uint8(1), np.uint8(0xFC)
+_BYTE_LEAF = _BYTE_CONTRIBUTION = np.uint8(2)
 _CHUNK = 1 << 14  # gates at a time, a multiple of 8: their seeds stay in the cache
 _SLACK = 15  # cryptography wants room for one more block but a byte
 
@@ -101,23 +101,50 @@ def deal(thresholds: Words, bits: int, roots: tuple[Words, Words], aes_key: byte
     keys = Keys.from_bytes(room.data, len(thresholds), bits)
 
     def deal_part(part: slice, packed: slice) -> None:
-        generator, threshold = _Generator(aes_key), thresholds[part]
-        walk = _Walk(np.stack([root[part] for root in roots]), np.array([[0], [1]], np.uint64))
-        for level in range(levels(bits)):
-            way = _bit(threshold, bits - 1 - level)
-            left, right = walk.blocks.copy(), walk.blocks
-            generator.advance(left, _ZERO)
-            generator.advance(right, _ONE)
-            word, turn = _words(left[0] ^ left[1], right[0] ^ right[1], way, walk.total[0] ^ walk.total[1])
-            keys.seeds[level, part], keys.turns[level, packed] = word, np.packbits(turn.astype(np.bool_))
-            walk.blocks = _choose(way, right, left)
-            walk.correct(way, word, turn)
-        generator.advance(walk.blocks, _LEAF)
-        difference = walk.blocks ^ _spread(_bit(walk.total, 1))[..., None]
-        keys.leaves[part] = difference[0] ^ difference[1] ^ _ones_below(threshold)
+        some = Keys(keys.seeds[:, part], keys.leaves[part], keys.turns[:, packed])
+        _deal(thresholds[part], np.stack([root[part] for root in roots]), some, _Generator(aes_key))
 
     in_parallel([partial(deal_part, *part) for part in _parts(len(thresholds))])
     return keys
+
+
+def _deal(thresholds: Words, keep: Words, keys: Keys, generator: "_Generator") -> None:
+    """`deal` for a chunk; keep is both parties' roots, and is changed.
+
+    Of both children of a block, `keep` is the one that the threshold's way leads to, and `lose` the other. All single
+    bits are handled as bytes, eight times as many at once: of a block a level reads and writes the lowest byte alone.
+    """
+    count, lose, added = len(thresholds), np.empty_like(keep), np.empty_like(keep)
+    kept, lost = (blocks.reshape(2, -1).view(np.uint8)[:, ::16] for blocks in (keep, lose))
+    marks = np.repeat(np.array([[0], [1]], np.uint8), count, axis=1)
+    masks, total, bits = np.negative(marks.astype(np.uint64)), np.zeros(count, np.uint8), kept.copy()
+    for word, turns, way in zip(keys.seeds, keys.turns, _ways(thresholds, len(keys.seeds)), strict=True):
+        lose[:] = keep
+        kept[:], lost[:] = _asked(bits, way), _asked(bits, way ^ _BYTE_ONE)
+        generator.replace(keep)
+        generator.replace(lose)
+        np.bitwise_xor(lose[0], lose[1], out=word)
+        lowest = word.view(np.uint8)[:, 0]
+        mark_kept, mark_lost = ~(kept[0] ^ kept[1]) & _BYTE_ONE, lowest & _BYTE_ONE
+        turn = mark_kept ^ mark_lost
+        # x departs to the left where the threshold goes right: then x is below it.
+        contribution = (lowest ^ total ^ (way << _BYTE_ONE)) & _BYTE_CONTRIBUTION
+        lowest[:] = _asked(lowest, contribution | (mark_kept ^ (turn & way)))
+        turns[:] = np.packbits(turn)
+        for party in range(2):
+            for half in range(2):  # by columns: numpy is slow where masks would be broadcast to pairs
+                np.bitwise_and(word[:, half], masks[party], out=added[party, :, half])
+        keep ^= added
+        bits[:] = kept
+        total ^= bits[0] ^ bits[1]
+        marks &= way & turn
+        marks ^= bits
+        marks &= _BYTE_ONE
+        masks[:] = marks
+        np.negative(masks, out=masks)
+    kept[:] = _asked(bits, _BYTE_LEAF)
+    generator.replace(keep)
+    keys.leaves[:] = keep[0] ^ keep[1] ^ _ones_below(thresholds) ^ _spread(_bit(total, 1))[:, None]
 
 
 def evaluate(x: Words, party: int, roots: Words, keys: Keys, aes_key: bytes) -> Bits:
@@ -144,19 +171,10 @@ def _evaluate(x: Words, party: int, blocks: Words, keys: Keys, generator: "_Gene
     byte alone.
     """
     depth, count, lowest = len(keys.seeds), len(x), blocks.view(np.uint8)[:, 0]
-    at, masks, added = np.empty_like(x), np.full(count, -party, np.int64).view(np.uint64), np.empty_like(blocks)
-    way, marks, total, bits = (
-        at.view(np.uint8)[::8],
-        np.full(count, party, np.uint8),
-        np.zeros(count, np.uint8),
-        lowest.copy(),
-    )
-    for level in range(depth):
-        np.right_shift(x, np.uint64(depth + _LEAF_BITS - 1 - level), out=at)
-        asked = way & _BYTE_ONE
-        bits &= _BYTE_SEED
-        bits |= asked
-        lowest[:] = bits
+    masks, added = np.full(count, -party, np.int64).view(np.uint64), np.empty_like(blocks)
+    marks, total, bits = np.full(count, party, np.uint8), np.zeros(count, np.uint8), lowest.copy()
+    for level, asked in enumerate(_ways(x, depth)):
+        lowest[:] = _asked(bits, asked)
         generator.replace(blocks)
         for half in range(2):  # by columns: numpy is slow where masks would be broadcast to pairs
             np.bitwise_and(keys.seeds[level, :, half], masks, out=added[:, half])
@@ -169,7 +187,7 @@ def _evaluate(x: Words, party: int, blocks: Words, keys: Keys, generator: "_Gene
         marks &= _BYTE_ONE
         masks[:] = marks
         np.negative(masks, out=masks)
-    lowest[:] = (bits & _BYTE_SEED) | _BYTE_LEAF
+    lowest[:] = _asked(bits, _BYTE_LEAF)
     generator.replace(blocks)
     upper = _bit(x, 6) == 1
     leaf = np.where(upper, blocks[:, 1], blocks[:, 0]) ^ (np.where(upper, keys.leaves[:, 1], keys.leaves[:, 0]) & masks)
@@ -184,53 +202,24 @@ class _Generator:
         self._encryptor = Cipher(algorithms.AES128(aes_key), modes.ECB()).encryptor()
         self._out = np.empty(2 * 16 * _CHUNK + _SLACK, np.uint8)
 
-    def advance(self, blocks: Words, ask: Words | np.uint64) -> None:
-        """Put what is asked for in the place of each block."""
-        low = blocks[..., 0]
-        low &= _SEED
-        low |= ask
-        self.replace(blocks)
-
     def replace(self, blocks: Words) -> None:
         """Put AES(block) xor block in the place of each block."""
         self._encryptor.update_into(blocks.view(np.uint8).data, self._out.data)
         blocks ^= self._out[: blocks.nbytes].view(np.uint64).reshape(blocks.shape)
 
 
-class _Walk:
-    """A party's place in the trees: a block for each gate, all ones where it is marked, and its contributions.
-
-    Blocks are changed in place.
-    """
-
-    def __init__(self, roots: Words, marks: Words | np.uint64) -> None:
-        self.blocks = roots
-        self.total = np.zeros(roots.shape[:-1], np.uint64)  # contributions are in bit 1
-        self.masks = _spread(self.total + marks)
-        self._added = np.empty_like(roots)
-
-    def correct(self, way: Words, word: Words, turn: Words | Bytes) -> None:
-        """Add the words of a level where a child is marked, and read the child's own mark and contribution."""
-        for half in range(2):  # by columns: numpy is slow where masks would be broadcast to pairs
-            np.bitwise_and(word[..., half], self.masks, out=self._added[..., half])
-        self.blocks ^= self._added
-        low = self.blocks[..., 0]
-        self.total ^= low
-        self.masks &= way
-        self.masks &= turn
-        self.masks ^= low
-        self.masks &= _ONE
-        np.negative(self.masks, out=self.masks)
+def _asked(lowest: Bytes, ask: Bytes | np.uint8) -> Bytes:
+    """The lowest bytes of blocks, with two bits, such as what is asked for, in place of those that are no seed."""
+    return (lowest & _BYTE_SEED) | ask
 
 
-def _words(left: Words, right: Words, way: Words, total: Words) -> tuple[Words, Words]:
-    """The word and the turn of a level, from the XOR of both parties' children and of their contributions so far."""
-    word = _choose(way, left, right)
-    mark_left, mark_right = (left[:, 0] ^ way ^ _ONE) & _ONE, (right[:, 0] ^ way) & _ONE
-    # x departs to the left where the threshold goes right: then x is below it.
-    contribution = (word[:, 0] ^ total ^ (way << _ONE)) & _CONTRIBUTION
-    word[:, 0] = (word[:, 0] & _SEED) | contribution | mark_left
-    return word, mark_left ^ mark_right
+def _ways(x: Words, depth: int) -> Iterator[Bytes]:
+    """The bits of numbers down to the leaves, the highest first."""
+    columns, byte = x.view(np.uint8).reshape(len(x), 8), None
+    for place in range(depth + _LEAF_BITS - 1, _LEAF_BITS - 1, -1):
+        if byte is None or place % 8 == 7:
+            byte = columns[:, place // 8].copy()
+        yield (byte >> np.uint8(place % 8)) & _BYTE_ONE
 
 
 def _parts(gates: int) -> Iterator[tuple[slice, slice]]:
@@ -241,11 +230,6 @@ def _parts(gates: int) -> Iterator[tuple[slice, slice]]:
 
 def _bit(x: Words | Bytes, place: int | Words) -> Words:
     return (x >> np.asarray(place, np.uint64)) & _ONE
-
-
-def _choose(way: Words, one: Words, zero: Words) -> Words:
-    """Blocks of one where the way is 1, of zero elsewhere."""
-    return zero ^ ((zero ^ one) & _spread(way)[:, None])
 
 
 def _spread(bit: Words) -> Words:
