@@ -21,6 +21,7 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from deepshare.cli import main
+from deepshare.cli.private.show import show_distance
 from deepshare.data import load
 from deepshare.private.remote.ask import connect
 from deepshare.private.runtime.party import free_ports
@@ -127,6 +128,16 @@ def test_gateshare_from_outline_to_answer(cli: Cli, run: Path, tmp_path: Path) -
     assert alone["cost"]["error"] < 0.05
 
 
+def test_a_large_bound_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    show_distance(2.0**-14, 16, "16 images")
+    said = capsys.readouterr()
+    assert said.out.endswith("images: below 2^-14.0; of all 16 images: below 2^-10.0\n") and not said.err
+    show_distance(2.0**-14, 17, "17 images")
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: the bound of all 17 images is above 2^-10: give a client fewer images")
+    assert warning.count("\n") == 1
+
+
 @nacl
 def test_a_pool_that_both_made_is_asked_again_and_again(cli: Cli, run: Path, tmp_path: Path) -> None:
     """All commands of the guide without a dealer."""
@@ -141,6 +152,9 @@ def test_a_pool_that_both_made_is_asked_again_and_again(cli: Cli, run: Path, tmp
         made = cli("private", "prepare", *where, "--images", "2")
         assert made.code == 0, made.err
         assert "mine is good for 2 more images" in made.out
+        _, connecting, setup, *_, last = made.err.splitlines()
+        assert connecting == f"0%  connecting to localhost:{port}" and setup.startswith("0%  session setup: keys")
+        assert last.startswith(("100%", "warning: the bound of all 2 images"))
         assert "statistical distance of the server's views of any two images: below 2^-" in made.out
         for _ in range(2):
             asked = cli("private", "ask", tmp_path / "0.png", *where, "--json")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deepshare.private.cost import Cost, Layer, Result
     from deepshare.private.ir.trace import translate
     from deepshare.private.remote.ask import ask, connect
+    from deepshare.private.remote.prepare import prepare
     from deepshare.private.remote.serve import deal, outline, serve
     from deepshare.private.runtime.engine import engine_names, find_engine
     from deepshare.private.runtime.outcome import Part
@@ -32,6 +33,7 @@ __all__ = [
     "find_engine",
     "infer",
     "outline",
+    "prepare",
     "serve",
     "translate",
 ]
@@ -48,6 +50,7 @@ _MODULE_OF: dict[str, str | None] = {
     "find_engine": "runtime.engine",
     "infer": "api",
     "outline": "remote.serve",
+    "prepare": "remote.prepare",
     "serve": "remote.serve",
     "translate": "ir.trace",
     "cost": None,  # for deepshare.private.cost.predict

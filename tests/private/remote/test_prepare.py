@@ -26,7 +26,7 @@ from deepshare.private.ir import outline
 from deepshare.private.ir.program import Program
 from deepshare.private.remote.client import Server, ask_when_free
 from deepshare.private.remote.guests import processes
-from deepshare.private.remote.prepare import prepare
+from deepshare.private.remote.prepare import make_lots
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.transport import duplex
 from deepshare.private.transport.channel import Channel, PeerBusyError, PeerError
@@ -81,7 +81,7 @@ def make(
 ) -> int:
     """A genuine client."""
     asked = Server(address=running.address, tls=tls_of(keys / f"client-{number}"), engine=MADE)
-    made, distance = prepare(asked, pool, images, on_progress)
+    made, distance = make_lots(asked, pool, images, on_progress)
     assert 0 < distance < 2.0**-10
     return made
 

@@ -1,13 +1,12 @@
 """`deepshare private outline`, `deal` and `keys`: files to make before a server and its clients run."""
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from deepshare.cli.options import AnswerKind, Best, ComparisonBits, RunArgument
-from deepshare.cli.private.show import note
+from deepshare.cli.private.show import note, show_distance
 from deepshare.errors import EngineError
 
 
@@ -68,10 +67,7 @@ def deal(
     whose = f"{out}/client to the client" if clients == 1 else f"{out}/client-1 to client-{clients} to the clients"
     print(f"{out}/server goes to the server and {whose}, each for {images:,} images; keep none here")
     print(f"{spare:,} more lots than images, since a client cannot use every lot: too few in one of a million pools")
-    print(
-        f"statistical distance of the server's views of any two images: below 2^{math.log2(distance):.1f}; of all "
-        f"{images:,} images of a client: below 2^{math.log2(distance * images):.1f}"
-    )
+    show_distance(distance, images, f"{images:,} images of a client")
 
 
 def keys(

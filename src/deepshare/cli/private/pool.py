@@ -13,7 +13,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from deepshare.cli.options import Flag, Json, TlsFolder, importing
-from deepshare.cli.private.show import note, warn
+from deepshare.cli.private.show import note, show_distance, warn
 from deepshare.errors import EngineError
 
 MADE = "gateshare-2pc"
@@ -130,25 +130,19 @@ def prepare(
         insecure: Ask another machine without TLS: everyone between can read and change what is sent.
     """
     with importing():
-        from deepshare.private.remote.client import Server
         from deepshare.private.remote.prepare import prepare as prepare_pool
         from deepshare.private.runtime.engine import check_installed, find_engine
-        from deepshare.private.transport.tls import tls_of
 
     engine = find_engine(MADE)
     check_installed(engine)
-    asked = Server(
-        address=server, tls=None if tls is None else tls_of(tls), engine=MADE, network=network, insecure=insecure
-    )
     warn(engine)
     with progress() as on_progress:
-        made, distance = prepare_pool(asked, pool.absolute(), images, on_progress)
+        made, distance = prepare_pool(
+            server, pool=pool, images=images, network=network, tls=tls, insecure=insecure, on_progress=on_progress
+        )
     print(f"{pool} is good for {made:,} more images: ask with --pool {pool}")
     if distance:  # nothing is truncated in a network without gates
-        print(
-            f"statistical distance of the server's views of any two images: below 2^{math.log2(distance):.1f}; of all "
-            f"{made:,} images: below 2^{math.log2(distance * made):.1f}"
-        )
+        show_distance(distance, made, f"{made:,} images")
 
 
 @contextmanager

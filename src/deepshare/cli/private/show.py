@@ -1,6 +1,7 @@
 """Output of `deepshare private`: notes on stderr, then classes and cost of an inference."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from deepshare.private.runtime.engine import Engine
 
 
+LARGE_DISTANCE = 2.0**-10
+"""Bound of the statistical distance of all views together from which on users are warned."""
+
+
 def note(text: str) -> None:
     """Print a note to stderr."""
     print(text, file=sys.stderr, flush=True)
@@ -23,6 +28,19 @@ def note(text: str) -> None:
 def warn(engine: "Engine") -> None:
     """Print the trust assumptions of an engine."""
     note(f"{engine.name}: {engine.trust}")
+
+
+def show_distance(distance: float, images: int, whose: str) -> None:
+    """Print the bound of what the server's views tell, of an image and of all, and warn of a large one."""
+    print(
+        f"statistical distance of the server's views of any two images: below 2^{math.log2(distance):.1f}; of all "
+        f"{whose}: below 2^{math.log2(distance * images):.1f}"
+    )
+    if distance * images > LARGE_DISTANCE:
+        note(
+            f"warning: the bound of all {whose} is above 2^{math.log2(LARGE_DISTANCE):.0f}: "
+            "give a client fewer images, or take spu-cheetah, which discards no lots"
+        )
 
 
 def note_answer(program: "Program") -> None:

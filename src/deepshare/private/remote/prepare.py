@@ -7,13 +7,59 @@ from pathlib import Path
 
 from deepshare.errors import EngineError
 from deepshare.private.remote.client import ModelClient, Server, when_free
+from deepshare.private.runtime.engine import check_installed, find_engine
 from deepshare.private.runtime.preprocessing import Prepared
 from deepshare.private.transport.channel import PeerBusyError
+from deepshare.private.transport.tls import tls_of
 
 OnProgress = Callable[[float, str, float], None]
+MADE = "gateshare-2pc"  # whose pools the two parties make
 
 
-def prepare(server: Server, pool: Path, images: int, on_progress: OnProgress) -> Prepared:
+def prepare(
+    server: str,
+    *,
+    pool: str | Path,
+    images: int = 8,
+    network: str | None = None,
+    tls: str | Path | None = None,
+    insecure: bool = False,
+    on_progress: OnProgress = lambda share, layer, left: None,
+) -> Prepared:
+    """Make the randomness of gateshare-2pc for a number of images, together with a server and nobody else.
+
+    Interrupted on either side, the same call goes on to the same number of images.
+
+    Args:
+        server: HOST:PORT of `serve` with engine gateshare-2pc and a pool.
+        pool: Folder for this party's pool; it may hold one of this server already.
+        images: Number of images.
+        network: Name of the network, if the server has several.
+        tls: Folder with the certificates of this party.
+        insecure: Ask another machine without TLS: everyone between can read and change what is sent.
+        on_progress: Called with the share of the work that is done, the layer at work, and the seconds left, NaN if
+            unknown.
+
+    Returns:
+        How many images the new lots are good for, and the bound of the statistical distance between the server's views
+        of any two images.
+
+    Raises:
+        EngineError: The server is not there, or deals otherwise, or either party failed.
+    """
+    check_installed(find_engine(MADE))
+    asked = Server(
+        address=server,
+        tls=None if tls is None else tls_of(Path(tls)),
+        engine=MADE,
+        network=network,
+        insecure=insecure,
+    )
+    on_progress(0.0, f"connecting to {server}", float("nan"))
+    return make_lots(asked, Path(pool).absolute(), images, on_progress)
+
+
+def make_lots(server: Server, pool: Path, images: int, on_progress: OnProgress) -> Prepared:
     """Make lots for so many images together with a server; interrupted, the same call goes on to the same number.
 
     A server makes lots with one client at a time. Others wait for their turn.
@@ -63,7 +109,7 @@ class _Clock:
 
     def __call__(self, share: float, layer: str) -> None:
         now, self._share = time.monotonic(), share
-        if self._first < 0:  # what was done before, or at once, tells nothing about time
+        if self._first < 0 or share <= self._first:  # what was done before, and session setup, tell nothing about time
             self._first, self._begun = share, now
         done = share - self._first
         left = (now - self._begun) * (1 - share) / done if done > 0 else float("nan")

@@ -65,8 +65,9 @@ def test_it_goes_on_with_the_units_that_both_have(tmp_path: Path, party: str, at
     assert both(tmp_path, 3, count, lambda share, layer: shares.append(share)) == [None, None]
     total = len(together.unit_weights(_steps(), 3))
     assert counted == {"server": total - first, "client": total - first}
-    # What was done before is told at once, so that it does not count as time.
-    assert len(shares) == total - first + bool(first) and shares == sorted(set(shares)) and shares[-1] == 1
+    # Setup is told, then what both have done before, so that neither counts as time.
+    assert len(shares) == total - first + 2 and shares[1:] == sorted(set(shares[1:])) and shares[-1] == 1
+    assert shares[0] >= shares[1] and bool(shares[1]) == bool(first)
     check_lots(tmp_path)
 
 

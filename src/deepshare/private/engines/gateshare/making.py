@@ -45,7 +45,7 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
     write_lot,
 )
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import unusable
-from deepshare.private.engines.gateshare.preprocessing.together import LotMaker, load_units, new_lots
+from deepshare.private.engines.gateshare.preprocessing.together import LotMaker, done_share, load_units, new_lots
 from deepshare.private.engines.gateshare.preprocessing.unfinished import FOLDER, Unfinished, discard
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, agreed_format, begin, offer, session_id
 from deepshare.private.engines.gateshare.server import weights_digest
@@ -240,6 +240,7 @@ class ClientMaking:
                 numbers=number_format.dump(),
             )
         if self._maker is None and not said.get("added"):
+            on_progress(done_share(steps, work.lots(), work), "session setup: keys for transfers and encryption")
             self._maker = LotMaker.begin(steps, "client", self._channel)
         return self._finish(steps, work, bool(said.get("added")), on_progress)
 

@@ -64,6 +64,7 @@ MOST_SLOTS = 64
 HEAD_BYTES = 12
 _HINT, _KEY, _SWITCH, _FRESH, _ANSWER = range(5)
 _AT_ONCE = 32  # polynomials
+_MERGE_WORK = 6.0  # of an output, in products, as measured
 LARGEST_SUM = 1 << 28  # of the weights of an output, over layers that are added, so that errors stay below E
 MOST_ADDED = 4  # layers, for the same reason
 _WEIGHT_BITS = 14  # of a digit
@@ -300,6 +301,15 @@ def hinted_cost(layers: Sequence[HintedLayer], images: int) -> Part:
         client_bytes=sum(map(math.prod, blocks)) * lattice.packed_bytes(FRESH) + len(blocks) * HEAD_BYTES,
         server_bytes=numbers * lattice.packed_bytes(ANSWER) + HEAD_BYTES,
     )
+
+
+def hinted_work(layers: Sequence[HintedLayer], images: int) -> float:
+    """Work of the server for steps 4 and 5, about, in products of a polynomial by a weight's digits."""
+    work = 0.0
+    for layer in layers:
+        blocks, merges = [layer.sizes(block, images)[0] for block in layer.blocks(images)], layer.slots(images) > 1
+        work += layer.outputs * (sum(blocks) + _MERGE_WORK * merges * len(blocks))
+    return work
 
 
 def _powers(layers: Sequence[HintedLayer], images: int) -> list[int]:

@@ -6,6 +6,7 @@ the parties agree on a tag for it, so that work that was interrupted goes on aft
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -14,12 +15,19 @@ from numpy.typing import NDArray
 
 from deepshare.errors import EngineError
 from deepshare.private.engines.gateshare.crypto import lattice
-from deepshare.private.engines.gateshare.crypto.hinted import HintedClient, HintedEnd, HintedServer, check_weights
+from deepshare.private.engines.gateshare.crypto.hinted import (
+    HintedClient,
+    HintedEnd,
+    HintedServer,
+    check_weights,
+    hinted_work,
+)
 from deepshare.private.engines.gateshare.crypto.homomorphic import Encrypted
 from deepshare.private.engines.gateshare.crypto.ring import derive, fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
 from deepshare.private.engines.gateshare.protocols.affine import AffineScalars
+from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, Making, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
@@ -29,6 +37,9 @@ from deepshare.private.transport.duplex import Duplex
 _START = 0
 _TAG, _TAGS = "unit", "units"
 TAG_BYTES = 16
+# What takes as long as a product of polynomials: bytes of transfers. And the products that encryption of two numbers
+# takes as long as, with few of them.
+_BYTES, _ENCRYPTED = 1250.0, 1000.0
 MOST_UNITS = 1 << 14
 
 Arrays = dict[str, NDArray[np.uint8]]
@@ -124,8 +135,8 @@ class LotMaker:
         Args:
             lots: Empty ones; the other party fills those of the same ids.
             store: Keeps units that are done, and may have some from before.
-            on_progress: Called with the share of the work that is done, and the layer, after what was done before, and
-                after each unit.
+            on_progress: Called with the share of the work that is done, and the layer: before the first unit that is
+                made here, and after each.
 
         Raises:
             EngineError: The other party sent something else, or has units of other lots.
@@ -145,18 +156,20 @@ class LotMaker:
             both = self._agree(store)
             store.cut(both)
             self._hinted.start(lots.images)
-            done, total = 0.0, unit_weights(self._schedule, lots.images)
+            weights = unit_weights(self._schedule, lots.images)
+            shares = [done / (sum(weights) or 1.0) for done in accumulate(weights, initial=0.0)]
             for number, (layer, run, load) in enumerate(_units(self._schedule, at)):
                 if number < both:
                     load(store.read(number))
                 else:
+                    if on_progress is not None and number == both:
+                        on_progress(shares[number], layer)
                     tag = self._agree_on_tag()
                     arrays = run()
                     load(arrays)
                     store.save(tag, arrays)
-                done += total[number]
-                if on_progress is not None and number + 1 >= both:
-                    on_progress(done / sum(total), layer)
+                if on_progress is not None and (number >= both or number + 1 == len(weights)):
+                    on_progress(shares[number + 1], layer)
 
     def _agree(self, store: UnitStore) -> int:
         """How many units both have."""
@@ -274,11 +287,20 @@ def _into_lots(lots: LotBatch) -> Callable[[Arrays], None]:
 
 
 def unit_weights(schedule: Schedule, images: int) -> list[float]:
-    """About how much work each unit is, from sizes alone."""
-    weights = [1.0 for step in schedule.steps if step.has_transfers]
-    weights += [1.0 for step in schedule.steps if step.hinted_layers()]
-    # Some thousand products take as long as a layer.
-    return weights + [1.0 + product.count / 4096 for _, product in schedule.encrypted(images)]
+    """About how much work each unit is, from sizes alone: products of polynomials that take as long, as measured."""
+    transfers = {step.number: 0.0 for step in schedule.steps if step.has_transfers}
+    for step in schedule.steps:
+        if isinstance(step, GateStep):
+            transfers[step.leader] += step.transfer_cost(images).bytes / _BYTES
+    weights = [*transfers.values()]
+    weights += [hinted_work(layers, images) for step in schedule.steps if (layers := step.hinted_layers())]
+    return weights + [_ENCRYPTED * (1 + product.count / 4096) for _, product in schedule.encrypted(images)]
+
+
+def done_share(schedule: Schedule, lots: LotBatch, store: UnitStore) -> float:
+    """The share of the work that this party has done before."""
+    weights = unit_weights(schedule, lots.images)
+    return sum(weights[: len(store.tags())]) / (sum(weights) or 1.0)
 
 
 class ClientLotsTogether:
