@@ -108,8 +108,18 @@ def test_the_examples_of_help_parse(verb: str, use: str) -> None:
 
 
 def test_every_verb_has_examples() -> None:
-    leaves = [verb for verb in VERBS if not any(other[: len(verb)] == verb != other for other in VERBS)]
-    assert {" ".join(verb) for verb in leaves} == set(EXAMPLES)
+    assert {" ".join(verb) for verb in VERBS if verb} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("verb", EXAMPLES)
+def test_examples_fit_80_columns_and_can_be_copied(verb: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = cli(*verb.split(), "--help").out
+    assert max(map(len, said.splitlines())) <= 80
+    shown = said.partition("\nExamples:\n")[2].replace("\\\n", "")
+    assert [shlex.split(line) for line in shown.splitlines()] == [
+        ["deepshare", *verb.split(), *shlex.split(use)] for use in EXAMPLES[verb]
+    ]
 
 
 def test_help_ends_with_examples(cli: Cli) -> None:

@@ -7,6 +7,7 @@ that import it, inside the function, so that `--help` is fast.
 import errno
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from tomllib import TOMLDecodeError
@@ -70,6 +71,7 @@ EXAMPLES = {
     "networks": ["", "digits-resnet10-192"],
     "compare": ["--study digits", "--study fair --list", "--study fair --show"],
     "report": ["runs/digits -o report.html"],
+    "private": ["run digits-resnet10-192 --samples 8", "ui"],
     "private run": ["digits-resnet10-192 --samples 8", "runs/digits -e crypten --layers"],
     "private keys": ["KEYS --host HOST"],
     "private outline": ["digits-resnet10-192 network.json"],
@@ -78,6 +80,7 @@ EXAMPLES = {
     "private ask": ["a.png b.png --server HOST:8443 --pool POOLS/client --tls KEYS/client"],
     "private prepare": ["--server HOST:8443 --pool MINE --images 100 --tls KEYS/client"],
     "private dealer": ["network.json DEALING --tls KEYS/dealer --level 100"],
+    "private pool": ["status POOLS", "add POOLS/server NEW/server"],
     "private pool status": ["POOLS", "POOLS/client --json"],
     "private pool add": ["POOLS/server NEW/server"],
     "private pool fill": [
@@ -85,6 +88,7 @@ EXAMPLES = {
         "POOLS/server --server --dealer HOST:8444 --tls KEYS/server",
     ],
     "private ui": ["", "--server HOST:8443 --pool POOLS/client --tls KEYS/client"],
+    "study": ["dimension runs/digits", "xor"],
     "study xor": ["", "--out results/xor"],
     "study dimension": ["runs/digits"],
     "study affine": ["runs/digits", "digits-resnet10-192"],
@@ -92,11 +96,19 @@ EXAMPLES = {
     "study scenes": ["camvid-deeplabv3w05-200280 --data-dir DATA --samples 3"],
     "study published": ["", "--out results/published"],
 }
+
+
+def _shown(command: str) -> str:
+    """Break a command into lines of at most 80 characters that a shell reads as one."""
+    lines = textwrap.wrap(command, 74, break_long_words=False, break_on_hyphens=False)
+    return "  " + " \\\n    ".join(lines)
+
+
 for verb, uses in EXAMPLES.items():
     named = app
     for word in verb.split():
         named = named[word]
-    named.help_epilogue = "\n".join(["Examples:", *(f"  deepshare {verb} {use}".rstrip() for use in uses)])
+    named.help_epilogue = "\n".join(["Examples:", *(_shown(f"deepshare {verb} {use}") for use in uses)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from deepshare.cli.options import Flag, Json
+from deepshare.cli.options import Flag, Json, terminal_width
 from deepshare.errors import DeepShareError, RecipeError
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def list_runs(runner: "Runner", only: tuple[str, ...], as_json: bool) -> None:
     rows = [(job.name, state, describe(outcome) if outcome else "") for job, state, outcome in states]
     known = runner.outcomes()
     left = sum(runner.minutes(job, known) for job, _, outcome in states if outcome is None)
-    print(table(("run", "state", ""), rows, "<<<"))
+    print(table(("run", "state", ""), rows, "<<<", terminal_width()))
     print(f"{progress(runner.study, known)} What is left takes up to {left / 60:.1f} h, one after the other.")
 
 
