@@ -128,6 +128,14 @@ def test_what_is_open(fair: Study) -> None:
     assert not any(line.startswith("no gates at all") for line in remaining(fair, one))
 
 
+def test_the_page_lists_the_settings_that_were_tried_for_every_method(fair: Study) -> None:
+    assert all(entry.tried for entry in fair.methods.values())
+    *_, said = as_markdown(fair, {}, []).partition("## Settings tried\n\n")
+    assert said.count("\n- ") >= len(fair.methods) - 1
+    assert "- AutoReP: Three searches: 34 epochs, which diverged in the 15th, at 45.6% on validation images;" in said
+    assert "Settings tried" not in as_markdown(load_study("digits"), {}, [])
+
+
 def test_ablations_of_another_study_are_on_the_page(fair: Study, tmp_path: Path) -> None:
     page = as_markdown(fair, {}, [], tmp_path)
     assert "In the study fair-ablations, which has not been run yet." in page

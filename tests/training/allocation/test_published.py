@@ -1,9 +1,12 @@
 """Shipped densities as weights."""
 
+from pathlib import Path
+
 import pytest
 
+from deepshare import plan, zoo
 from deepshare.errors import BudgetError
-from deepshare.sharing.sites import Sites
+from deepshare.sharing.sites import Sites, find_sites
 from deepshare.training.recipe.allocation import find
 from tests.training.allocation.shapes import sites_of
 
@@ -30,6 +33,21 @@ def test_other_widths_and_sizes_keep_the_proportions(size: int, width: int, fact
     assert weights("senet", sites_of("resnet18", size, width=width)) == pytest.approx(
         {name: weight * factor for name, weight in usual.items()}
     )
+
+
+def test_how_far_snl_and_senet_are_apart_is_what_the_page_says() -> None:
+    model = zoo.resnet18(num_classes=100, width=16)
+    sites = find_sites(model, (3, 32, 32))
+    page = Path("docs/method/training.md").read_text(encoding="utf-8")
+    for gates in (1536, 2288, 12288):
+        plans = [plan(model, (3, 32, 32), gates, weights=weights(name, sites)) for name in ("senet", "snl-densities")]
+        divided = [", ".join(str(group.prototypes) for group in made.groups) for made in plans]
+        pairs = zip(plans[0].groups, plans[1].groups, strict=True)
+        moved = sum(abs(first.gates - second.gates) for first, second in pairs) // 2
+        assert f"| {gates:,} | {divided[0]} | {divided[1]} | {moved:,} |" in page
+    wide = zoo.resnet18(num_classes=100)
+    full = plan(wide, (3, 32, 32), 6000, weights=weights("senet", find_sites(wide, (3, 32, 32))))
+    assert [group.prototypes for group in full.groups] == [1, 4, 28, 135]
 
 
 def test_a_network_without_densities_is_told_the_cure() -> None:

@@ -71,6 +71,8 @@ def as_markdown(study: Study, outcomes: Outcomes, figures: Sequence[str], result
         lost = losses(study, outcomes, data, results and results / study.name)
         parts += ["### Where accuracy is lost", "\n".join(f"- {said}" for said in lost)] if lost else []
         parts += ["### Notes", "\n".join(f"- {note}" for note in said)] if (said := notes(study, found)) else []
+    if settings := [f"- {entry.title}: {entry.tried}" for entry in study.methods.values() if entry.tried]:
+        parts += ["## Settings tried", "\n".join(settings)]
     for more in comparisons(study, outcomes):
         parts += [f"## {more.title}", _markdown(more.header, more.lines, more.align)]
     parts += _ablations(study, results)

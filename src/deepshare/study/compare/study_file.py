@@ -71,6 +71,7 @@ class StudyMethod(Section):
         at: Further changes at a budget, such as the width of the network.
         on: Further changes on some images, such as a learning rate for longer epochs.
         note: Remark below the table.
+        tried: Settings that were tried before these, and how far they came on validation images.
         paper: Name of the method in the paper's tables.
         ablation: Name of its row in the paper's table of ablations.
         drawn: Whether the plot includes it.
@@ -83,6 +84,7 @@ class StudyMethod(Section):
     at: dict[str, dict[str, Any]] = Field(default_factory=dict)
     on: dict[str, dict[str, Any]] = Field(default_factory=dict)
     note: str | None = None
+    tried: str | None = None
     paper: str | None = None
     ablation: str | None = None
     drawn: bool = True
