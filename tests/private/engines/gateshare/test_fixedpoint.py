@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepshare import zoo
 from deepshare.errors import EngineError
@@ -23,7 +23,7 @@ from deepshare.private.engines.gateshare.fixedpoint import (
 from deepshare.private.engines.gateshare.protocols.square import SquareStep
 from deepshare.private.engines.gateshare.protocols.truncation import TruncationStep
 from deepshare.private.ir.program import Convolution, Program
-from deepshare.private.ir.trace import translate
+from deepshare.private.ir.trace import translate, with_answer
 from tests.private.engines.gateshare.trial import SIZE, shuffled_norms
 
 
@@ -123,3 +123,47 @@ def test_few_numbers_are_finer_unless_a_weight_is_too_large_for_that() -> None:
     assert calibrate(heavy, torch.full((1, 3, 32, 32), 2.0**-10)).finer == 0
     # Both sides cut a batch alike, with weights or without.
     assert list(inferences(heavy, 100)) == list(inferences(heavy.outline(), 100))
+
+
+class Scaled(nn.Module):
+    """Numbers that are made small, and large again later."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.fc, self.scale = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x).relu()
+        return self.fc((x * self.scale).mean((2, 3)) / self.scale)
+
+
+def test_numbers_that_vanish_are_refused_by_name() -> None:
+    calibrate(translate(Scaled(1e-2).eval(), SIZE))
+    with pytest.raises(EngineError, match=r"own \w+ reaches only .*e-06, and rounding to 2\^-18 changes the answer"):
+        calibrate(translate(Scaled(1e-6).eval(), SIZE))
+    quiet = Scaled(1.0).eval()
+    for value in quiet.fc.parameters():
+        value.data *= 1e-3
+    with pytest.raises(EngineError, match=r"fc: the logits differ by .*, less than the noise .*: train the network"):
+        calibrate(translate(quiet, SIZE))
+    calibrate(with_answer(translate(quiet, SIZE), "class"))
+
+
+class Idle(nn.Module):
+    """A residual branch that training has left next to zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.branch, self.fc = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.Linear(8, 4)
+        for value in self.branch.parameters():
+            value.data *= 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x).relu()
+        return self.fc((x + self.branch(x).relu()).mean((2, 3)))
+
+
+def test_a_branch_next_to_zero_is_no_reason_to_refuse() -> None:
+    assert calibrate(translate(Idle().eval(), SIZE)).finer == 2

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from deepshare.errors import EngineError
+from deepshare.private.engines.gateshare.precision import called, check_precision, scores_of
 from deepshare.private.ir.patches import sums
 from deepshare.private.ir.program import (
     Convolution,
@@ -219,8 +220,12 @@ def calibrate(
     largest: list[float] = []
     compared = _Compared(program, WRONG if samples is not None else _SYNTHETIC * WRONG)
 
+    last, scores = scores_of(program), images
+
     def see(number: int, value: Tensor) -> None:
+        nonlocal scores
         largest.append(float(value.abs().max()))
+        scores = value if number == last else scores
         if comparison_bits is not None:
             compared.see(number, value)
 
@@ -230,10 +235,11 @@ def calibrate(
         ranges.append(range_bits(value))
         if ranges[-1] > MOST_BITS:
             cure = _CURE if samples is None and _has_square(program) else "train with BatchNorm"
-            raise EngineError(f"{operation.name} reaches {value:.3g}, too large for fixed point: {cure}")
+            raise EngineError(f"{called(operation)} reaches {value:.3g}, too large for fixed point: {cure}")
     finer = 0 if _heavy(program, dealt) else _finer(program, ranges)
     limit = 2.0 ** math.ceil(math.log2(2 * largest[0]))
     numbers = NumberFormat(tuple(bits + finer for bits in ranges), limit, finer, affine_limit=_affine_limit(program))
+    check_precision(program, images, largest, scores, numbers.fraction, numbers.noise)
     if comparison_bits is None:
         return numbers
     seen, dropped = compared.bits(comparison_bits, numbers.fraction)
