@@ -187,7 +187,8 @@ def test_the_dealer_hears_the_same_whatever_the_model_and_the_images(
 
     monkeypatch.setattr(Channel, "receive_message", listening)
     monkeypatch.setattr(Channel, "receive", receiving)
-    monkeypatch.setattr(server, "calibrate", NumberFormat.usual)  # the number format is public; let it be the same
+    # The number format is public; let it be the same.
+    monkeypatch.setattr(server, "calibrate", lambda program, **_: NumberFormat.usual(program))
     fix_randomness(monkeypatch, "heard")  # with which no lot has to be replaced
     torch.manual_seed(23)
     other = translate(shuffled_norms(zoo.resnet18(width=2, num_classes=4)), SIZE)
