@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 import sysconfig
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,10 +37,34 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     The folder of this environment is only put on the path: its own .pth files, and with them the editable install of
     the package under test, are not read.
     """
-    folder = tmp_path_factory.mktemp("empty") / "venv"
+    return make_environment(tmp_path_factory.mktemp("empty"), wheel, Path(sysconfig.get_path("purelib")))
+
+
+def make_environment(folder: Path, wheel: Path, packages: Path) -> Path:
+    """Make an environment with the wheel and what a folder lends; returns its folder of commands."""
+    folder = folder / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", folder, folder=ROOT)
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, folder=ROOT)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (own,) = folder.glob("lib/python*/site-packages")
+    (own / "lent.pth").write_text(f"{packages}\n")
     return folder / "bin"
+
+
+def lend(folder: Path, *names: str) -> Path:
+    """Make a folder of libraries, with all that they require and nothing else of this environment."""
+    folder.mkdir()
+    wanted, found = list(names), set[str]()
+    while wanted:
+        name = canonicalize_name(wanted.pop())
+        if name in found:
+            continue
+        found.add(name)
+        library = distribution(name)
+        for top in {file.parts[0] for file in library.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            (folder / top).symlink_to(str(library.locate_file(top)))
+        for line in library.requires or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                wanted.append(requirement.name)
+    return folder

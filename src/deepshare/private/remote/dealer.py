@@ -48,15 +48,13 @@ from deepshare.private.ir import outline
 from deepshare.private.remote.guests.front_door import FrontDoor
 from deepshare.private.remote.guests.guest import Guest, Reply, Work
 from deepshare.private.remote.guests.journal import Journal
+from deepshare.private.remote.refill import PROTOCOL
 from deepshare.private.transport.channel import Channel, LaterError, PeerError, RefusalError
 from deepshare.private.transport.tls import Tls
 
-PROTOCOL = 2
 IDLE_SECONDS = 60.0
 # Lots for one client at a time, so that others get theirs meanwhile.
 MOST_AT_ONCE = 16
-# Clients in one report of a server, so that it stays below the longest request.
-MOST_OWNERS = 400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 

@@ -25,10 +25,13 @@ from deepshare.private.engines.gateshare.preprocessing.pool import (
 )
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule, begin, receive_lot, session_id
 from deepshare.private.ir import outline
-from deepshare.private.remote.dealer import MOST_OWNERS, PROTOCOL
 from deepshare.private.remote.session import LONGEST_OFFER
 from deepshare.private.transport.channel import Channel, PeerBusyError, RefusalError, reach
 from deepshare.private.transport.tls import Tls
+
+PROTOCOL = 2
+# Clients in one report of a server, so that it stays below the longest request.
+MOST_OWNERS = 400
 
 
 class DealerGoneError(EngineError):
