@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image
 
+from tests.browser import chromium
 from tests.cli.command import runner
 from tests.private.remote.attacked import deal
 from tests.private.remote.running import Running
@@ -17,23 +17,11 @@ from tests.private.ui.page import page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}"),
-    pytest.mark.skipif(find_spec("playwright") is None, reason="playwright is not installed"),
-]
-
 
 @pytest.fixture
 def browser() -> "Iterator[Browser]":
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 def test_a_class_on_a_phone_is_the_one_that_ask_gives(

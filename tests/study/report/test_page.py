@@ -22,9 +22,8 @@ from deepshare.study.report.private_cost import ENGINE, Predicted, sent
 from deepshare.study.samples import Examples, predict_samples
 from deepshare.text import byte_size
 from deepshare.training.recipe.files import load_recipe
+from tests.browser import chromium
 from tests.study.report.parsed_page import Element, parse
-
-CHROMIUM = Path("/usr/bin/chromium")
 
 
 @pytest.fixture(scope="module")
@@ -303,13 +302,10 @@ def test_the_saving_of_gateshare_is_explained(shared: Run) -> None:
     assert "gateshare" in said and "crypten" not in said
 
 
-@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Chromium in /usr/bin")
 def test_nothing_runs_off_a_phone(shared: Run, plain: Run, tmp_path: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
     page = tmp_path / "report.html"
     page.write_text(report.page([shared, plain]), encoding="utf-8")
-    with sync_playwright() as play, play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as browser:
+    with chromium() as browser:
         tab = browser.new_page(viewport={"width": 420, "height": 900})
         tab.goto(page.as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth") == 420
