@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -106,6 +107,7 @@ def test_it_costs_bytes_and_no_comparison() -> None:
     assert [layer.part.rounds for layer in curves] == [2, 2]  # x x, and a hidden number times that
 
 
+@pytest.mark.linux
 def test_with_gateshare_squares_are_on_their_way_while_gates_are() -> None:
     model = network()
     without, squares = (predict(m, SIZE, "gateshare") for m in (share(model, plan(model, SIZE, 32)), curved(model)))

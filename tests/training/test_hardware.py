@@ -12,6 +12,8 @@ import torch
 from deepshare.training.run.checkpoint import read_weights
 from tests.training import two_processes
 
+pytestmark = pytest.mark.linux
+
 ROOT = Path(__file__).parents[2]
 
 

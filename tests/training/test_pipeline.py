@@ -135,6 +135,7 @@ def test_the_network_is_rebuilt_from_the_folder_alone(finished: tuple[str, Path]
     assert torch.equal(load(folder)(images), again(images))
 
 
+@pytest.mark.linux
 @pytest.mark.usefixtures("parties_are_threads")
 def test_the_network_is_exported_and_runs_privately(finished: tuple[str, Path], tmp_path: Path) -> None:
     network, images = load(finished[1]), torch.randn(2, *SIZE)
@@ -154,6 +155,7 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(finished: tuple[s
         assert (tmp_path / "run" / file).read_bytes() == (whole / file).read_bytes()
 
 
+@pytest.mark.linux
 @pytest.mark.usefixtures("parties_are_threads")
 @pytest.mark.parametrize("name", methods.names(lambda method: method.without_gates))
 def test_a_budget_of_0_leaves_polynomials_alone(name: str, tmp_path: Path) -> None:

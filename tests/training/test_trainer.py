@@ -19,6 +19,8 @@ from deepshare.training.loop import EpochMeans, PhaseContext, TrainContext, trai
 from deepshare.training.run.checkpoint import ResumeState
 from tests.training.small_runs import small_recipe
 
+pytestmark = pytest.mark.linux
+
 PHASES = ("teacher", "gelu", "switch", "finetune")
 
 

@@ -153,6 +153,7 @@ def killed(out: Path) -> None:
     fit(recipe=recipe(), out=out, reporter=KillAfter())
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("finished", ["senet"], indirect=True)
 def test_a_pilot_that_was_killed_goes_on(finished: tuple[str, Path], tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=killed, args=(tmp_path / "run",))

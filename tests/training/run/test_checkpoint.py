@@ -1,6 +1,5 @@
 """Checkpoints: weights files and the state of an interrupted run."""
 
-import resource
 from pathlib import Path
 
 import pytest
@@ -124,8 +123,11 @@ def test_another_version_is_refused(path: Path) -> None:
         ResumeState.load(path)
 
 
+@pytest.mark.linux
 def test_a_full_disk_keeps_the_last_good_state(path: Path) -> None:
     before = path.read_bytes()
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
     try:
