@@ -106,7 +106,12 @@ class TwoPartyTrial(Trial):
 
     def run(self, images: Tensor) -> Run:
         """Make lots for a batch and run it."""
-        for_server, for_client = self.made_lots(len(images))
+        for_server, material, mine = self.prepared(len(images))
+        return self.online(images, for_server.parts, material, mine)
+
+    def prepared(self, images: int) -> tuple[LotBatch, ClientMaterial, dict[int, Tensor]]:
+        """The server's half of lots, and what the client does with its own: its shares of all results are the last."""
+        for_server, for_client = self.made_lots(images)
         self.off = self._off(for_server, for_client)
         materials, seen = [], []
         for lot, _ in for_client.parts:
@@ -115,7 +120,7 @@ class TwoPartyTrial(Trial):
         mine = {number: torch.cat([one[number] for one in seen]) for number in seen[0]}
         material = ClientMaterial.concat(materials)
         self.openings = dict(material.openings)
-        return self.online(images, for_server.parts, material, mine)
+        return for_server, material, mine
 
     def made_lots(self, images: int) -> tuple[LotBatch, LotBatch]:
         """Both halves of lots for one image each."""

@@ -147,16 +147,25 @@ def test_what_is_said_before_and_with_the_images_holds_no_weight_or_pixel() -> N
     online = {"server": run.from_server, "client": run.from_client}
     secrets = {"client": encode(images, trial.number_format.fraction)}
     linear = [step for step in trial.schedule.steps if isinstance(step, LinearStep)]
-    secrets["server"] = torch.cat([term.weight().flatten() for step in linear for term in step.terms])
+    gates = [step for step in trial.schedule.steps if isinstance(step, GateStep) and step.affine is not None]
+    affine = torch.cat([step.affine_numbers().flatten() for step in gates])
+    biases = torch.cat([step.bias().flatten() for step in linear])
+    assert len(affine) > 300 and len(biases) > 300
+    weights = torch.cat([term.weight().flatten() for step in linear for term in step.terms])
+    secrets["server"] = torch.cat([affine, biases, weights[:: len(weights) // 500]])
+    alphas = [x for step in gates if step.affine is not None for x in (step.affine.alpha, step.affine.beta)]
+    real = [*alphas, *(term.layer.bias for step in linear for term in step.terms), linear[0].terms[0].layer.weight]
     for party in PARTIES:
         said = b"".join([*trial.said[party], *(data for _, data in online[party])])
         words = secrets[party].flatten().unique()
-        # Rare enough that one would not occur by chance: eight bytes, in any position.
-        for value in words[words.abs() > 8][:200].tolist():
+        # Rare enough that one would not occur by chance: eight bytes, in any position. Counters of transfers are said.
+        for value in words[(words.abs() > 8) & (words % 64 != 0)].tolist():
             assert value.to_bytes(8, "little", signed=True) not in said
-        floats = (images if party == "client" else linear[0].terms[0].layer.weight).flatten()[:200]
-        for pair in floats.split(2):  # eight bytes again: four occur by chance in a few megabytes
+        floats = torch.cat([x.flatten()[:200] for x in ([images] if party == "client" else real)])
+        for pair in floats.float().split(2):  # eight bytes again: four occur by chance in a few megabytes
             assert pair.numpy().tobytes() not in said or not pair.any()
+        for one in floats.double():
+            assert one.numpy().tobytes() not in said or not one.any()
 
 
 def test_masks_of_two_lots_have_nothing_in_common(trial: TwoPartyTrial) -> None:

@@ -1,6 +1,7 @@
 """What a party can compute from all that it has: true values, each less a mask. A mask used twice shows in differences.
 
-Messages alone would not, as they hold random shares; a party can add its own.
+With a dealer, and between the two parties alone. Messages alone would not show it, as they hold random shares; a party
+can add its own.
 """
 
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deepshare.private.engines.gateshare.client import ClientMaterial
 from deepshare.private.engines.gateshare.crypto.dcf import Bits
 from deepshare.private.engines.gateshare.crypto.ring import fresh_seed
-from deepshare.private.engines.gateshare.lot import Lot
+from deepshare.private.engines.gateshare.lot import Lot, LotBatch
+from deepshare.private.engines.gateshare.preprocessing import together
 from deepshare.private.engines.gateshare.protocols.comparison import unpack
 from deepshare.private.engines.gateshare.protocols.gate import AlphaBeta, GateStep
 from deepshare.private.engines.gateshare.protocols.linear import LinearStep
@@ -32,11 +35,14 @@ from tests.private.engines.gateshare.trial import (
     gated,
     shared_resnet,
 )
+from tests.private.engines.gateshare.two_party import InTheOpen, Told, TwoPartyTrial
 
 IMAGES = 32
 LOW, HIGH = 120.0, 440.0
 # With fewer numbers the bytes are too few for their distribution to be seen.
 FEWEST = 1024
+# Pieces of lots that hold no words, and shares that follow from a gate's result and its messages.
+OTHERS = ("leaves", "triples", "affine")
 Hidden = dict[tuple[str, int], NDArray[np.uint64]]
 
 
@@ -49,22 +55,61 @@ class View:
     gates: dict[int, Bits]
 
 
-@pytest.fixture(scope="module", params=[shared_resnet, curved_resnet, excited])
+@pytest.fixture(
+    scope="module",
+    params=[
+        *((network, True) for network in (shared_resnet, curved_resnet, excited)),
+        *((network, False) for network in (shared_resnet, curved_resnet)),
+    ],
+    ids=lambda param: f"{param[0].__name__} {'dealt' if param[1] else 'without a dealer'}",
+)
 def views(request: pytest.FixtureRequest) -> list[View]:
     """Of two inferences of the same images, all alike."""
+    network, dealt = request.param
     torch.manual_seed(71)
     with pytest.MonkeyPatch.context() as patch:
         fix_randomness(patch, "views")
-        trial = Trial(translate(request.param(), SIZE))
-        return [view(patch, trial, torch.zeros(IMAGES, *SIZE)) for _ in range(2)]
+        patch.setattr(together, "Encrypted", InTheOpen)
+        patch.setattr(together, "Duplex", Told)
+        trial = (Trial if dealt else TwoPartyTrial)(translate(network(), SIZE))
+        return [view(trial, torch.zeros(IMAGES, *SIZE)) for _ in range(2)]
 
 
-def view(patch: pytest.MonkeyPatch, trial: Trial, images: Tensor) -> View:
+def view(trial: Trial, images: Tensor) -> View:
+    if isinstance(trial, TwoPartyTrial):
+        batch, material, mine = trial.prepared(IMAGES)
+        view = seen(trial, trial.online(images, batch.parts, material, mine), batch, material, mine)
+        # The server's share of what linear layers read is that tensor less the client's mask, which is its share.
+        own = {(name, number): shares(batch, number, name) for number, name in batch.parts[0][0].pieces}
+        early = {("tensor", step.number): trial.schedule.seen[step.number] for step in gate_steps(trial)}
+        view.server.update(flat({key: x for key, x in (own | early).items() if key[0] not in OTHERS}))
+        return view
     for_server, for_client = trial.dealer.deal(IMAGES)
     material = trial.client.preprocess(for_client, fresh_seed())
     mine = dict(trial.public.seen)
     run = trial.online(images, [(for_server, range(IMAGES))], material, mine)
-    gates = [step for step in trial.schedule.steps if isinstance(step, GateStep)]
+    view = seen(trial, run, for_server, material, mine)
+    dealt = {
+        (name, number): torch.from_numpy(piece.view(np.int64))
+        for (number, name), piece in for_server.pieces.items()
+        if name in ("bit", "masked")
+    }
+    view.server.update(flat(dealt | masks_of_corrections(trial, for_client, mine)))
+    return view
+
+
+def shares(batch: LotBatch, number: int, name: str) -> Tensor:
+    """Words of all lots."""
+    return torch.from_numpy(np.concatenate([lot.pieces[number, name] for lot, _ in batch.parts]).view(np.int64))
+
+
+def gate_steps(trial: Trial) -> list[GateStep]:
+    return [step for step in trial.schedule.steps if isinstance(step, GateStep)]
+
+
+def seen(trial: Trial, run: Run, for_server: Lot | LotBatch, material: ClientMaterial, mine: dict[int, Tensor]) -> View:
+    """What both parties' messages and shares tell them."""
+    gates = gate_steps(trial)
     theirs = trial.schedule.seen
     server = {("input", 0): theirs[0]}
     seen_by_client = {}
@@ -79,17 +124,13 @@ def view(patch: pytest.MonkeyPatch, trial: Trial, images: Tensor) -> View:
         )
         xb_S = Ab_S + (sent(run.from_server, step) + e_C) * step.per_neuron(b_S)
         u_S = gated(step.per_neuron(h), theirs[step.inputs[0]], xb_S)
-        server["answer", step.number] = sent(run.from_client, step) + u_S
+        server["answer", step.number] = sent(run.from_client[::-1], step) + u_S
         seen_by_client["opening", step.number] = sent(run.from_server, step) + mine[step.inputs[0]]
     for one in trial.schedule.steps:
         if isinstance(one, OpeningStep):
             seen_by_client["opening", one.number] = sent(run.from_server, one) + mine[one.number]
         elif isinstance(one, SquareStep | ProductStep):
             server["answer", one.number] = theirs[one.number]
-    for (number, name), piece in for_server.pieces.items():
-        if name in ("bit", "masked"):
-            server[name, number] = torch.from_numpy(piece.view(np.int64))
-    server |= masks_of_corrections(trial, for_client, mine)
     return View(flat(server), flat(seen_by_client), opened)
 
 
@@ -116,8 +157,9 @@ def sent(messages: list[tuple[int, bytes]], step: GateStep | OpeningStep) -> Ten
 
 def gates_of(run: Run, step: GateStep) -> Bits:
     count = IMAGES * step.comparisons
-    from_server = [data for number, data in run.from_server if number == step.number][1]
-    from_client = next(data for number, data in run.from_client if number == step.number)[8 * IMAGES * step.products :]
+    *_, from_server = (data for number, data in run.from_server if number == step.number)
+    *_, from_client = (data for number, data in run.from_client if number == step.number)
+    from_client = from_client[8 * IMAGES * step.products :]
     one, other = (unpack(np.frombuffer(data, np.uint8), count) for data in (from_server, from_client))
     return one ^ other
 
