@@ -11,15 +11,23 @@ from functools import cache
 from statistics import median
 from typing import Any
 
+import pytest
+
 from deepshare import plan, share, zoo
+from deepshare.data.images import height_and_width
 from deepshare.private.cost import predict
 from deepshare.private.engines.gateshare.compile import schedule
 from deepshare.private.engines.gateshare.fixedpoint import predicted_format
 from deepshare.private.engines.gateshare.preprocessing.spare_lots import unusable
 from deepshare.private.ir.trace import translate
+from deepshare.sharing.sites import find_sites
+from deepshare.study.compare.study_file import GELU_TEACHER, TEACHER
+from deepshare.study.published import paper as published
+from deepshare.training.build import budget_of, plain_network
 from deepshare.training.catalog import Finished
+from deepshare.training.recipe.files import load_recipe
 from tests.docs.pages import DOCS
-from tests.docs.records import content, fair_study, last_line, percent, pools, run, small
+from tests.docs.records import content, fair, last_line, percent, pools, run, small
 
 Claims = dict[str, list[str]]
 
@@ -33,7 +41,8 @@ def found() -> Claims:
     least, middle, most = (s.share(budget) for budget in (1536, 6144, 12288))
     seeds = [float(seed) for seed in s.seeds("deepshare", 1536)]
     return {
-        "The study [`] gives every": [str(fair_study().epochs)],
+        "The study [`] gives every": [str(fair().study.epochs)],
+        "DeepShare from scratch learns": [str(fair().row(name, None).test) for name in (GELU_TEACHER, TEACHER)],
         "The study [`]: 20,000": ["20,000", str(s.study.epochs)],
         "AutoReP, SNL, SENet, spatial": s.epochs("teacher", None),
         "And 1.25% of the gates": [least, f"{16**2 + 32**2 + 8**2 + 4**2:,}", "1,536"],
@@ -98,6 +107,34 @@ def pooled() -> Claims:
         "Groups of a stage": [
             *(*s.mean("stage", 2048), str(costs[3].in_a_row), str(costs[2].in_a_row), str(costs[3].rounds)),
         ],
+    }
+
+
+def readme() -> Claims:
+    """README.md."""
+    paper = published.load()
+
+    def line(name: str) -> list[str]:
+        recipe = load_recipe(name)
+        gates = int(budget_of(recipe).gates)
+        table = paper.find(recipe.model.name, recipe.data.name)
+        assert table is not None
+        neurons = find_sites(plain_network(recipe, "plain"), (3, *height_and_width(recipe.data.image_size))).neurons
+        least = min((row for row in table.rows if row.method == published.OURS), key=lambda row: row.gates)
+        rounded = pytest.approx([table.baseline.gates, least.gates], rel=1e-4)  # by the paper
+        assert [neurons, gates] == rounded
+        share = f"{100 * gates / neurons:.1f}".removesuffix(".0")
+        scores = [f"{row.score:g}" for row in (table.baseline, least)]
+        return [f"{neurons:,}", f"{gates:,}", share, *scores]
+
+    return {
+        "With Python": ["3.11"],
+        "<img src": ["440"],
+        "| ResNet-18, CIFAR-100": line("cifar100-resnet18-6k"),
+        "| WRN-22-8, CIFAR-100": line("cifar100-wrn22-8-60k"),
+        "| ResNet-18, Tiny-ImageNet": line("tiny-imagenet-resnet18-30k"),
+        "| DeepLabV3-MobileNetV2": line("ade20k-deeplabv3-2556k"),
+        "The method is by": ["2026"],
     }
 
 
@@ -373,6 +410,7 @@ def scores(run: Finished) -> list[str]:
 
 
 PAGES: dict[tuple[str, str | None], Callable[[], Claims]] = {
+    ("README.md", None): readme,
     ("docs/comparators.md", "Found"): found,
     ("docs/results.md", "Findings"): results,
     ("docs/measurements.md", None): measured,

@@ -66,7 +66,7 @@ class StudyRecords:
 
 
 small = cache(lambda: StudyRecords("small"))
-fair_study = cache(lambda: load_study("fair"))
+fair = cache(lambda: StudyRecords("fair"))
 pools = cache(lambda: StudyRecords("pools"))
 
 

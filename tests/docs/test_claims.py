@@ -8,6 +8,7 @@ import pytest
 from tests.docs.claims import PAGES
 from tests.docs.figures_of_pages import numbers, section, sentences, written_by_hand
 from tests.docs.pages import DOCS, ROOT
+from tests.docs.words import found_in_words
 
 # What looks like a result: an accuracy with two digits, or points won or lost.
 POINTS = r"(?:\d+(?:\.\d+)?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty) points"
@@ -26,6 +27,17 @@ def test_every_figure_is_that_of_a_record(page: str, heading: str | None) -> Non
         starts = [start for start in claims if sentence.startswith(start)]
         assert starts, f"no record is named for: {sentence}"
         assert numbers(sentence) == claims[max(starts, key=len)], sentence
+    gone = [start for start in claims if not any(sentence.startswith(start) for sentence in said)]
+    assert gone == [], "claims of sentences that the page no longer has"
+
+
+def test_every_sentence_without_figures_is_borne_out() -> None:
+    claims = found_in_words()
+    said = [s for s in sentences(section(DOCS / "comparators.md", "Found")) if s and not numbers(s)]
+    for sentence in said:
+        starts = [start for start in claims if sentence.startswith(start)]
+        assert starts, f"nothing is named that bears out: {sentence}"
+        assert claims[max(starts, key=len)], sentence
     gone = [start for start in claims if not any(sentence.startswith(start) for sentence in said)]
     assert gone == [], "claims of sentences that the page no longer has"
 
