@@ -63,7 +63,7 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a client got, and its cost.
+    """The client's answer, and its cost.
 
     Attributes:
         answer: Logits (N, classes) or (N, classes, H, W); or the best classes alone, (N, k) or (N, k, H, W).
@@ -246,7 +246,7 @@ def seconds_by_link(model: SecondsModel, program: Program, cost: Cost) -> dict[s
 
 
 def seconds_table(seconds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """What `seconds_by_link` gives for some networks, as a table."""
+    """Format as a table the seconds that `seconds_by_link` gives for some networks."""
     rows = [
         (name, what, *(f"{value:.2f} s" for value in places.values()))
         for name, by_phase in seconds.items()

@@ -187,7 +187,7 @@ def _called_again(graph: fx.Graph, block: nn.Module, kinds: AbstractSet[type[nn.
 
 
 def is_stateless(module: nn.Module) -> bool:
-    """Whether a module has neither parameters nor buffers."""
+    """Return True if a module has neither parameters nor buffers."""
     return not any(True for _ in module.parameters()) and not any(True for _ in module.buffers())
 
 
@@ -232,7 +232,7 @@ def _names_in(code: CodeType) -> Iterable[str]:
 
 
 def _reached(names: Sequence[str], function: FunctionType, block: nn.Module) -> Iterable[Any]:
-    """What names may stand for: attributes of the block, methods of its classes, and global names."""
+    """Values that names may stand for: attributes of the block, methods of its classes, and global names."""
     given = function.__globals__
     modules = [given[name] for name in names if isinstance(given.get(name), ModuleType)]
     classes = [vars(cls) for cls in type(block).__mro__ if not cls.__module__.startswith("torch.")]

@@ -160,7 +160,7 @@ _BETWEEN = frozenset({"TO_BOOL", "CACHE", "NOT_TAKEN", "POP_JUMP_IF_TRUE", "POP_
 
 
 def _asserts(frame: FrameType | None) -> bool:
-    """Whether a frame, which wants to know the truth of a proxy, decides on an assertion alone."""
+    """Return True if a frame, which wants to know the truth of a proxy, decides on an assertion alone."""
     if frame is None:
         return False
     rest = (one for one in get_instructions(frame.f_code) if one.offset >= frame.f_lasti)

@@ -47,7 +47,7 @@ class Sample:
 
     @property
     def right(self) -> bool:
-        """Whether the first prediction is correct."""
+        """True if the first prediction is correct."""
         return self.guesses[0][0] == self.truth
 
     def to_dict(self) -> dict[str, Any]:

@@ -62,5 +62,5 @@ def ui(
 
 
 def _has_screen() -> bool:
-    """Whether a browser has a window to open in; on a terminal it would take the terminal."""
+    """Return True if a browser has a window to open in; on a terminal it would take the terminal."""
     return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -261,7 +261,7 @@ def activation(module: nn.Module, call: TracedCall, leaders: Leaders) -> Operati
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module becomes one operation, without a look inside."""
+    """Return True if a module becomes one operation, without a look inside."""
     return isinstance(module, GateModule | NeuronActivation)
 
 

@@ -88,7 +88,7 @@ def _parsed(entry: dict[str, Any]) -> Operation:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of the type of a field."""
+    """Return True if a value is of the type of a field."""
     if get_origin(kind) in (UnionType, Union):
         return any(_fits(value, one) for one in get_args(kind))
     if get_origin(kind) is tuple:

@@ -500,7 +500,7 @@ class Program:
 
     @property
     def hides_scores(self) -> bool:
-        """Whether it gives classes alone, without their scores."""
+        """True if it gives classes alone, without their scores."""
         return isinstance(self.operations[-1], TopClasses)
 
     def finished(self) -> list[set[int]]:

@@ -270,7 +270,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _over_classes(softmax: Scores, x: Tensor, result: Tensor) -> bool:
-    """Whether a softmax is one over the classes: it is left to the client if nothing follows it."""
+    """Return True if a softmax is one over the classes: it is left to the client if nothing follows it."""
     return x.dim() > 1 and torch.equal(partial(softmax, dim=1)(x), result)
 
 

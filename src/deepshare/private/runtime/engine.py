@@ -85,13 +85,13 @@ class Engine(Protocol):
 
 
 class SecondsModel(Protocol):
-    """How long an engine takes on this machine."""
+    """Seconds that an engine takes on this machine."""
 
     def seconds(self, program: Program) -> tuple[float, float]:
         """Seconds of one image, online and before it, all parties on this machine."""
 
     def crossing(self, program: Program) -> Part:
-        """What the client sends and gets before the image: bytes and rounds."""
+        """Bytes and rounds of the client before the image."""
 
 
 @runtime_checkable

@@ -52,7 +52,7 @@ class Part:
 
 
 class AnswerError(EngineError):
-    """What a client must not accept, its images or its logits, and which the server is not to learn."""
+    """Images or logits that a client must not accept; the server is not to learn of it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ class Host(Protocol):
         """Look for pools that were added since, or are gone; returns lines for the log."""
 
     def warnings(self) -> list[str]:
-        """What is wrong with pools, such as that one is low; each once."""
+        """Warnings about pools, such as that one is low; each once."""
 
 
 class HostedClient(Protocol):
@@ -108,7 +108,7 @@ class HostedClient(Protocol):
 
 
 class Dealt(NamedTuple):
-    """What a dealing is good for.
+    """Outcome of a dealing: its spare lots and its bound.
 
     Attributes:
         spare: Lots of each client beyond one per image, as some turn out to be unusable.
@@ -120,7 +120,7 @@ class Dealt(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What two parties have made.
+    """Lots that two parties have made.
 
     Attributes:
         images: How many images the lots are good for.
@@ -132,7 +132,7 @@ class Prepared(NamedTuple):
 
 
 class PoolLevel(Protocol):
-    """What is left of one client's lots in one pool."""
+    """Lots that are left to one client in one pool."""
 
     @property
     def warning(self) -> str:
@@ -216,7 +216,7 @@ class Preprocessing(Protocol):
         """
 
     def levels(self, folder: Path) -> Sequence[PoolLevel]:
-        """What is left in a pool, or in all pools of a folder, of either party.
+        """Levels of a pool, or of all pools of a folder, of either party.
 
         Raises:
             EngineError: There is none.

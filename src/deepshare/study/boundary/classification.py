@@ -40,7 +40,7 @@ class Form:
 
     @property
     def constant(self) -> bool:
-        """Whether the slope is zero."""
+        """True if the slope is zero."""
         return not any(self.slope)
 
     def __call__(self, x: Coordinates) -> Fraction:
@@ -57,7 +57,7 @@ class Form:
         return self.slope[0] * other.slope[0] + self.slope[1] * other.slope[1]
 
     def parallel(self, other: "Form") -> bool:
-        """Whether the slopes are parallel."""
+        """Return True if the slopes are parallel."""
         return self.slope[0] * other.slope[1] == self.slope[1] * other.slope[0]
 
 

@@ -82,7 +82,7 @@ class Workspace:
         return FileLock(folder / f"{job.name}.lock")
 
     def is_running(self, job: Job) -> bool:
-        """Whether a process holds the lock of a run; creates no file."""
+        """Return True if a process holds the lock of a run; creates no file."""
         if not (self.work / LOCKS / f"{job.name}.lock").exists():
             return False
         try:
@@ -96,7 +96,7 @@ class Workspace:
         return self.out / job.name
 
     def has_teacher(self, teacher: Job) -> bool:
-        """Whether the weights of a teacher are available."""
+        """Return True if the weights of a teacher are available."""
         return (teacher.method == TEACHER and self.teacher is not None) or self.kept(teacher).exists()
 
 

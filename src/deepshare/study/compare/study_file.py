@@ -256,7 +256,7 @@ class Study(Section):
                 yield f"{where}: {key} is the same for all methods: put it into [recipe] or [data.NAME]"
 
     def _is_common(self, method: str, key: str) -> bool:
-        """Whether a key is common to all methods; those of the plain network are, unless it is the method itself."""
+        """Return True if a key is common to all methods: also one of the plain network, unless it is the method itself."""
         plain = key.startswith("plain.") and not key.startswith("plain.model") and self.has_budget(method)
         chosen = key == "distillation.teacher" and bool(dict(flat(self.recipe)).get("teacher.epochs"))
         return plain or (key.startswith(COMMON) and not chosen)
@@ -283,7 +283,7 @@ class Study(Section):
         return [teacher, gelus] if recipe_of(self, job).needs_plain else [gelus]
 
     def has_budget(self, method: str) -> bool:
-        """Whether a method has a gate budget; the plain network has none."""
+        """Return True if a method has a gate budget; the plain network has none."""
         changed = {key: value for part in self.changes(method) for key, value in flat(part)}
         name = changed.get("method.name")
         return name is not None and name not in methods.names(lambda kind: kind.kind == "plain")
@@ -402,7 +402,7 @@ def recipe_of(study: Study, job: Job) -> Recipe:
 
 
 def starts_from_teacher(study: Study, recipe: Recipe) -> bool:
-    """Whether a method starts from the trained plain network."""
+    """Return True if a method starts from the trained plain network."""
     return recipe.method.initial == "plain" or (recipe.is_plain and not study.count_start)
 
 
@@ -446,5 +446,5 @@ def checksum(recipe: Recipe) -> str:
 
 
 def is_path(key: str) -> bool:
-    """Whether a key of a recipe is the path of a file."""
+    """Return True if a key of a recipe is the path of a file."""
     return key.endswith(".weights")

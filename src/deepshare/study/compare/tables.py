@@ -356,7 +356,7 @@ def variants(study: Study, found: Sequence[MethodRow]) -> list[tuple[str, ...]]:
 
 
 def _is_variant(study: Study, method: str) -> bool:
-    """Whether a method is derived from DeepShare, directly or by another variant."""
+    """Return True if a method is derived from DeepShare, directly or by another variant."""
     like = study.methods[method].like
     return like is not None and (like == FULL or _is_variant(study, like))
 

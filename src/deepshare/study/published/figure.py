@@ -43,7 +43,7 @@ def _runs(published: paper.PublishedTable, listed: Sequence[Listed]) -> list[Fin
 
 
 def _belongs(run: Finished, published: paper.PublishedTable) -> bool:
-    """Whether a run used the table's network at the same size, and the images of its recipe."""
+    """Return True if a run used the table's network at the same size, and the images of its recipe."""
     changed = any(key.startswith(("data.", "model.")) for key in run.overrides)
     return not changed and abs(run.neurons / published.baseline.gates - 1) < SAME_SIZE
 

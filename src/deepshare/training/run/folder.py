@@ -229,7 +229,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def at_budget(line: Mapping[str, Any]) -> bool:
-    """Whether an epoch had no more gates than the result: none were soft, and no ReLU was still fading."""
+    """Return True if an epoch had no more gates than the result: none were soft, and no ReLU was still fading."""
     return line.get("hard_share", 1.0) == 1.0 and not line.get("own_relu")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _has_pool(options: Mapping[str, str]) -> bool:
-    """Whether the parties have pools instead of a dealer: option dealer=pool.
+    """Return True if the parties have pools instead of a dealer: option dealer=pool.
 
     Raises:
         EngineError: There is another option than that or comparison_bits.

@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 28
 
 
 def inferences(program: Program, images: int, *, dealt: bool = True) -> list[int]:
-    """How many images go together, in turn."""
+    """Numbers of images that go together, in turn."""
     steps = _usual(program, dealt)
     held = sum(step.held_bytes for step in steps.steps)
     most = max(1, _MOST_BYTES // (held + steps.lot_bytes(1, "client") + steps.lot_bytes(1, "server")))
@@ -55,7 +55,7 @@ def online(program: Program, images: int, *, dealt: bool = True) -> dict[int, Pa
 def offline(
     program: Program, images: int, *, dealt: bool = True, comparison_bits: ComparisonBits | None = None
 ) -> Part:
-    """What the dealer sends to both, and the client to the server, if no lot has to be replaced.
+    """Bytes of the dealer to both, and of the client to the server, if no lot has to be replaced.
 
     Without a dealer, what both send each other, hints for the first images included: but for squares and products,
     where sizes of ciphertexts are measured ones and hold within 10%.
@@ -74,7 +74,7 @@ def offline(
 
 
 def session(program: Program, *, dealt: bool = True) -> Part:
-    """What is sent once: masked weights to the client, and the seed of their masks to the server.
+    """Bytes sent once: masked weights to the client, and the seed of their masks to the server.
 
     Without a dealer, base transfers, and keys for alpha and beta, whose size depends on their fractional bits.
     """

@@ -169,7 +169,7 @@ class NumberFormat:
         return numbers
 
     def are_comparable(self, count: int) -> bool:
-        """Whether the bits of comparisons are those of so many operations."""
+        """Return True if the bits of comparisons are those of so many operations."""
         compared = () if self.compared is None else self.compared
         return len(compared) == len(self.dropped) == count and all(
             type(bits) is type(dropped) is int
@@ -247,7 +247,7 @@ def calibrate(
 
 
 class _Compared:
-    """What is compared in a network, by the operation that it comes from: how large it gets, how often it is near zero.
+    """Compared numbers of a network, by the operation they come from: how large they are, how often near zero.
 
     A comparison that does not see the d lowest bits is wrong for x, in units of the last place, with a probability of
     max(0, 1/2 - |x| / 2^d); see `protocols.gate`. With a density p of x near zero that is p 2^(d - 2) on average.
@@ -390,7 +390,7 @@ def _has_square(program: Program) -> bool:
 
 
 def _heavy(program: Program, dealt: bool) -> bool:
-    """Whether finer weights would have too many bits for exact products, or without a dealer for exact encryption."""
+    """Return True if finer weights would have too many bits for exact products, or, without a dealer, encryption."""
     weights = [operation.weight for operation in program.operations if isinstance(operation, Convolution | Linear)]
     if not dealt and any(float(weight.abs().flatten(1).sum(1).max()) > _LIGHT for weight in weights):
         return True

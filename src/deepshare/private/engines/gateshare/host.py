@@ -86,7 +86,7 @@ class OwnedLots:
         self._pool.expect(images)
 
     def is_fresh(self, name: bytes) -> bool:
-        """Whether a lot is there, was never taken, and is the owner's."""
+        """Return True if a lot is there, was never taken, and is the owner's."""
         if not self._pool.is_fresh(name):
             return False
         if (owner := self._pool.owner(name)) != self._owner and self._odd is not None:

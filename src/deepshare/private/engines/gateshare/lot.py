@@ -83,7 +83,7 @@ class LotBatch:
 
     @property
     def images(self) -> int:
-        """How many images are used."""
+        """Number of images that are used."""
         return sum(len(rows) for _, rows in self.parts)
 
     def mask(self, name: str, number: int, shape: Sequence[int]) -> Tensor:
@@ -97,7 +97,7 @@ class LotBatch:
         return shares
 
     def has(self, name: str, number: int) -> bool:
-        """Whether there are such shares."""
+        """Return True if there are such shares."""
         return (number, name) in self.parts[0][0].pieces
 
     def coins(self, name: str, number: int, count: int) -> Bits:

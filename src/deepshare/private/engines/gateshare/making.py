@@ -179,7 +179,7 @@ class ServerMaking:
             raise RefusalError("the server's weights are others by now: prepare with another --pool")
 
     def _has(self, pool: Path, batch: bytes, images: int) -> bool:
-        """Whether lots of a batch are in the pool."""
+        """Return True if lots of a batch are in the pool."""
         if not (pool / ABOUT).exists():
             return False
         with closing(Marks(pool)) as marks:

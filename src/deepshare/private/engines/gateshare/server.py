@@ -111,7 +111,7 @@ class ServerLots(Protocol):
         """Receive the lot that the client has asked the dealer for."""
 
     def is_fresh(self, name: bytes) -> bool:
-        """Whether a lot is there and was never taken."""
+        """Return True if a lot is there and was never taken."""
 
     def take_all(self, names: Sequence[bytes]) -> list[Lot]:
         """Take lots out for good."""
@@ -205,7 +205,7 @@ def taken_lots(message: dict[str, Any], images: int) -> dict[bytes, list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class SessionSetup:
-    """What the server begins a session with.
+    """Everything that the server begins a session with.
 
     Attributes:
         schedule: The steps.
@@ -248,6 +248,6 @@ def weights_digest(program: Program) -> bytes:
 
 
 def _versions(program: Program) -> list[tuple[int, int]]:
-    """Where all weights are, and how often they were written to: equal ones need no digest."""
+    """Addresses of all weights, and how often they were written to: equal ones need no digest."""
     tensors = (tensor for operation in program.operations for tensor in hidden_tensors(operation).values())
     return [(tensor.data_ptr(), tensor._version) for tensor in tensors]

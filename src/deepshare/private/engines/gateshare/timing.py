@@ -99,7 +99,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the time of a network depends on, its products aside.
+    """Sizes that the time of a network depends on, its products aside.
 
     Attributes:
         messages: Steps in which the client takes part.
@@ -131,7 +131,7 @@ class Sizes:
 
 
 def _weight(step: ProtocolStep) -> float:
-    """How long an element of a step takes, compared to a neuron with a gate: about, as measured."""
+    """Time of an element of a step compared to that of a neuron with a gate: roughly, as measured."""
     return 1.0 if step.interactive else 0.25 if step.product_trials() else 0.08
 
 
@@ -173,7 +173,7 @@ class ProductTimer:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How long gateshare takes on this machine.
+    """Seconds that gateshare takes on this machine.
 
     Attributes:
         online: Rates with the image.
@@ -230,7 +230,7 @@ def before_image(outcomes: "dict[Role, Outcome]") -> float:
 
 
 def lots_dealt(outcomes: "dict[Role, Outcome]", program: Program) -> int:
-    """How many lots of one image were dealt: more than one where some had to be replaced."""
+    """Number of lots dealt for one image: more than one where some had to be replaced."""
     steps = _usual(program)
     lot = steps.lot_bytes(1, "server") + steps.lot_bytes(1, "client")
     # About, as keys depend on the range of numbers.

@@ -118,7 +118,7 @@ class Held:
 
     @property
     def plain(self) -> bool:
-        """Whether the variable is the value."""
+        """True if the variable is the value."""
         return self.owner is None
 
     def channels(self, of_value: int) -> int:

@@ -66,7 +66,7 @@ class Lowering:
 
 
 def absorbing_pays(program: Program, number: int, parts: int, count: int) -> bool:
-    """Whether leaving the scale of an activation to its readers takes fewer bytes than a product of its own.
+    """Return True if leaving the scale of an activation to its readers takes fewer bytes than a product of its own.
 
     A variable with its parts still apart has more channels, so that every product that reads it sends more.
 

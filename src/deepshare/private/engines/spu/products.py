@@ -104,7 +104,7 @@ class MultiplyKernel(Kernel):
 
 
 def sums_only(matrix: "np.ndarray[Any, Any]") -> bool:
-    """Whether every row of a matrix is zeros around a run of ones, so that a product with it is sums."""
+    """Return True if every row of a matrix is zeros around a run of ones, so that a product with it is sums."""
     whole = bool(((matrix == 0) | (matrix == 1)).all() and matrix.any(1).all())
     return whole and bool((np.count_nonzero(np.diff(matrix, prepend=0, append=0, axis=1), axis=1) == 2).all())
 

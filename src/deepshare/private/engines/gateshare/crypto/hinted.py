@@ -126,7 +126,7 @@ class HintedLayer:
 
     @cached_property
     def _whole(self) -> bool:
-        """Whether a map fits a polynomial, which then is its only window."""
+        """True if a map fits a polynomial, which then is its only window."""
         return (self.takes[1] + 2 * self.geometry.padding[0]) * self.row + self.geometry.padding[1] <= DEGREE
 
     @cached_property
@@ -181,7 +181,7 @@ class HintedLayer:
         return torch.stack(parts, 1).reshape(images * self._windows, channels, -1).numpy()
 
     def positions(self, windows: int) -> Positions:
-        """Where the result of some windows lies, (windows, rows, columns)."""
+        """Positions of the results of some windows, (windows, rows, columns)."""
         (down, right), (_, _, wide) = self.geometry.stride, self.shape
         rows = np.arange(windows)[:, None] * self._step + np.arange(self._band) * down * self.row
         return rows[..., None] + np.arange(wide) * right
@@ -192,7 +192,7 @@ class HintedLayer:
         return -(-self.takes[0] // K), K * self.length(block)
 
     def results(self, polynomials: Limbs, outputs: slice, windows: int, K: int) -> NDArray[np.int64]:
-        """What some outputs have in (6, polynomials, 4096), (6, windows, outputs, rows, columns)."""
+        """Results of some outputs within (6, polynomials, 4096), as (6, windows, outputs, rows, columns)."""
         at = K * self.positions(windows) + np.arange(K)[:, None, None, None]
         found = polynomials[:, :, at].reshape(LIMBS, -1, *at.shape[1:])
         return found[:, : outputs.stop - outputs.start].swapaxes(1, 2)

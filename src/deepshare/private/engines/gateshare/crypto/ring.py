@@ -60,7 +60,7 @@ def truncate_server(share: Tensor, bits: int) -> Tensor:
 
 
 def is_safe_to_truncate(share: Tensor, window: int = WINDOW) -> bool:
-    """Whether no share of the client lies within the window around 0 = 2^64, other than 0 itself.
+    """Return True if no share of the client lies within the window around 0 = 2^64, other than 0 itself.
 
     Then truncation is right up to one unit for every z of at most the window's size. A share of exactly 0 is that of a
     z = 0 which both parties know to be one, such as padding; by chance there is one in 2^64.

@@ -37,7 +37,7 @@ CREATE TABLE weights (digest BLOB NOT NULL);
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """How much one owner has in a pool.
+    """Lots of one owner in a pool.
 
     Attributes:
         owner: The client's name; "" where it is not known.

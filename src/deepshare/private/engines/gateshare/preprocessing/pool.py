@@ -204,7 +204,7 @@ class LotPool:
         return self._marks.stock()
 
     def left(self) -> int:
-        """How many images the client can still ask."""
+        """Number of images that the client can still ask."""
         stock = self._marks.stock()
         if not self.dealt:
             return sum(one.left for one in stock)
@@ -212,7 +212,7 @@ class LotPool:
         return max(0, min(self.images - used, sum(one.fresh + one.doubted for one in stock)))
 
     def is_fresh(self, name: bytes) -> bool:
-        """Whether a lot is there and was never taken."""
+        """Return True if a lot is there and was never taken."""
         found = self._marks.state(name)
         return found is not None and found[0] in (FRESH, DOUBTED) and self._path(name).exists()
 

@@ -40,7 +40,7 @@ class Level:
 
     @property
     def days(self) -> float | None:
-        """How long it lasts at the rate of the last week; None if nothing was used."""
+        """Days that it lasts at the rate of the last week; None if nothing was used."""
         return self.left / self.stock.rate if self.stock.rate else None
 
     @property

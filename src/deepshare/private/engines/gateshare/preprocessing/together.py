@@ -56,7 +56,7 @@ class UnitStore(Protocol):
         """Forget all but the first."""
 
     def read(self, number: int) -> Arrays:
-        """What a unit has made."""
+        """Read the results of a unit."""
 
     def save(self, tag: bytes, arrays: Arrays) -> None:
         """Add a unit."""
@@ -172,7 +172,7 @@ class LotMaker:
                     on_progress(shares[number + 1], layer)
 
     def _agree(self, store: UnitStore) -> int:
-        """How many units both have."""
+        """Agree on the number of units that both have."""
         mine = store.tags()
         self._duplex.put(_TAGS, b"".join(mine))
         said = self._duplex.get(_TAGS)

@@ -29,7 +29,7 @@ _CHECK_BYTES = 32  # of `content_digest`
 
 @dataclass(frozen=True, kw_only=True)
 class BatchHeader:
-    """What a batch is.
+    """The header of a batch.
 
     Attributes:
         batch: Its id, in hex.
@@ -116,7 +116,7 @@ class Unfinished:
 
     @property
     def images(self) -> int:
-        """How many lots."""
+        """Number of lots."""
         return len(self.header.seeds)
 
     def lots(self) -> LotBatch:
@@ -134,7 +134,7 @@ class Unfinished:
         self._done = min(self._done, count)
 
     def read(self, number: int) -> Arrays:
-        """What a unit has made."""
+        """Read the results of a unit."""
         with np.load(io.BytesIO(self._content(number)[TAG_BYTES:])) as arrays:
             return {name: arrays[name] for name in arrays.files}
 

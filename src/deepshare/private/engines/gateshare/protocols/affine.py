@@ -44,7 +44,7 @@ class AffineLayer(Protocol):
 
     @property
     def affine_channels(self) -> int:
-        """How many alphas."""
+        """Number of alphas."""
 
     @property
     def digit_bits(self) -> int:

@@ -321,7 +321,7 @@ class GateStep(ProtocolStep):
 
     @property
     def affine_channels(self) -> int:
-        """How many alphas."""
+        """Number of alphas."""
         return self.neurons[0]
 
     @property
@@ -380,7 +380,7 @@ class GateStep(ProtocolStep):
         return self.placed(inputs[0], -v_C)
 
     def is_early(self, inputs: list[bool]) -> bool:
-        """Whether no neuron passes: shares of gates come from transfers."""
+        """Return True if no neuron passes: shares of gates come from transfers."""
         return self.where is None
 
     def early_share(self, at: Making) -> Tensor:
@@ -491,7 +491,7 @@ class GateStep(ProtocolStep):
         return result.view(x.shape)
 
     def compared(self, x: Tensor) -> Tensor:
-        """What is compared, (images * gates,)."""
+        """Compared numbers, (images * gates,)."""
         first = x[:, : self.prototypes]
         return (first if self.cells is None else sums(first, self.cells)).reshape(-1)
 
@@ -508,7 +508,7 @@ class GateStep(ProtocolStep):
         return torch.from_numpy(np.ascontiguousarray(bits)).view(-1, *self.gates)
 
     def per_neuron(self, gates: Tensor) -> Tensor:
-        """What belongs to the gates, for every neuron."""
+        """Spread values of the gates over the neurons."""
         if self.cells is not None:
             gates = gates[:, self.cells].view(-1, self.prototypes, *self.neurons[1:])
         if self.pi is None or self.prototypes == 1:  # which broadcasts

@@ -107,7 +107,7 @@ class LocalStep(ProtocolStep):
         """The map, of shares or of values."""
 
     def is_early(self, inputs: list[bool]) -> bool:
-        """Whether all inputs are."""
+        """Return True if all inputs are."""
         return all(inputs)
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:

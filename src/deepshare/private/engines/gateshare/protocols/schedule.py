@@ -52,7 +52,7 @@ class Schedule:
 
     @property
     def dealt(self) -> bool:
-        """Whether a dealer makes lots; else the two parties do."""
+        """True if a dealer makes lots; else the two parties do."""
         return self.steps[0].dealt
 
     @property
@@ -109,7 +109,7 @@ class Schedule:
         return hint_cost(self.hinted_layers(), batches)
 
     def client_openings(self) -> dict[Piece, Shape]:
-        """What the client sends before each image, in the order of the frame."""
+        """Pieces that the client sends before each image, in the order of the frame."""
         ordered = sorted(
             (not step.opened_first, piece[0], piece, shape)
             for step in self.steps
@@ -174,7 +174,7 @@ class ScheduleBuilder:
         return step.number
 
     def is_early(self, number: int) -> bool:
-        """Whether the client's share of a step's result follows from transfers alone, where there is no dealer."""
+        """Return True if the client's share of a step's result follows from transfers alone, without a dealer."""
         return self._early[number]
 
     def result(self, operation: int) -> int:
@@ -230,7 +230,7 @@ def begin(session: bytes, steps: Schedule, channel: Channel) -> None:
 
 
 def offer(program: Program, number_format: NumberFormat) -> dict[str, Any]:
-    """What all parties must have in common, as a message."""
+    """A message with everything that all parties must have in common."""
     return {"protocol": PROTOCOL, "outline": outline.digest(program), "numbers": number_format.dump()}
 
 

@@ -250,7 +250,7 @@ class ProtocolStep(ABC):
 
     @property
     def has_transfers(self) -> bool:
-        """Whether `transfer` does something."""
+        """True if `transfer` does something."""
         return False
 
     def transfer_cost(self, images: int) -> Part:
@@ -274,7 +274,7 @@ class ProtocolStep(ABC):
         return []
 
     def is_early(self, inputs: list[bool]) -> bool:
-        """Whether the client's share of the result follows from transfers alone, given which inputs' shares do.
+        """Return True if the client's share of the result follows from transfers alone, given which inputs' shares do.
 
         Then it needs no mask in linear layers: the server has the rest of the result, which is masked already.
         """
@@ -293,14 +293,14 @@ class ProtocolStep(ABC):
     # Once per session
 
     def dealer_session(self, seed: bytes) -> Any:
-        """What the dealer needs of the weights' masks, expanded from the seed that it shares with the server."""
+        """The dealer's part of the weights' masks, expanded from the seed that it shares with the server."""
 
     def server_session(self, seed: bytes) -> tuple[Any, list[Tensor]]:
-        """What the server needs of its weights, and the masked weights for the client."""
+        """The server's part of its weights, and the masked weights for the client."""
         return None, []
 
     def client_session(self, masked_weights: list[Tensor]) -> Any:
-        """What the client needs of the masked weights."""
+        """The client's part of the masked weights."""
 
     # Before the images
 

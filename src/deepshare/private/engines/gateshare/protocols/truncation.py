@@ -41,12 +41,12 @@ class TruncationStep(ProtocolStep):
     window: int
 
     def is_early(self, inputs: list[bool]) -> bool:
-        """Whether z_C is."""
+        """Return True if z_C is."""
         return all(inputs)
 
     @property
     def unsafe_shares(self) -> float:
-        """How many of uniform z_C lie within the window."""
+        """Number of uniform z_C that lie within the window."""
         return self.elements * 2 * self.window / 2**64
 
     def client_offline(self, inputs: list[Tensor], at: ClientOffline) -> Tensor:
