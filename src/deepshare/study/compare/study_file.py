@@ -256,7 +256,7 @@ class Study(Section):
                 yield f"{where}: {key} is the same for all methods: put it into [recipe] or [data.NAME]"
 
     def _is_common(self, method: str, key: str) -> bool:
-        """Return True if a key is common to all methods: also one of the plain network, unless it is the method itself."""
+        """Return True if all methods have a key in common: also one of the plain network, unless that is the method."""
         plain = key.startswith("plain.") and not key.startswith("plain.model") and self.has_budget(method)
         chosen = key == "distillation.teacher" and bool(dict(flat(self.recipe)).get("teacher.epochs"))
         return plain or (key.startswith(COMMON) and not chosen)
