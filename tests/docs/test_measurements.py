@@ -312,6 +312,20 @@ def test_links_larger_networks_and_calls_from_the_shell() -> None:
     )
 
 
+def test_the_table_of_all_engines_takes_what_is_recorded() -> None:
+    row = {"images": 1, "rounds": 60, "online_seconds": 0.8, "online_bytes": 19_300_000, "offline_seconds": 2.0}
+    row |= {"offline_bytes": 25_200_000, "session_seconds": 8.0, "session_bytes": 0}
+    others = {"rows": [{"engine": "crypten", **row}, {"engine": "spu-semi2k", **row, "offline_bytes": 0}]}
+    older = {"kind": "DeepShare", "gates": 6000, "seconds": 0.2, "rounds": 63, "bytes_before": 25_000_000}
+    found = {"two-party-others": others, "latency-crypten-resnet18": {"rows": [older]}}
+    page = PARTS["engines"].write(found)
+    assert "| `crypten` | the server, or a third party | 0.800 s | 19.3 MB | 60 | 2.00 s | 25.2 MB | 8.00 s |" in page
+    assert "| `spu-semi2k` | the server | 0.800 s | 19.3 MB | 60 | none |  | 8.00 s |" in page
+    said = "There is no record of `gateshare`, `gateshare-2pc`, `spu-cheetah` yet."
+    assert said in " ".join(page.split())
+    assert "0.200 s |  | 63 |" in PARTS["engines"].write({"latency-crypten-resnet18": {"rows": [older]}})
+
+
 def test_engines_without_a_dealer_say_where_they_ran() -> None:
     row = {"engine": "gateshare-2pc", "images": 8, "rounds": 25, "online_seconds": 0.8, "online_bytes": 2_100_000}
     row |= {"offline_seconds": 80.0, "offline_bytes": 15_000_000, "session_seconds": 8.0, "session_bytes": 20_000_000}
