@@ -120,6 +120,13 @@ def test_where_accuracy_is_lost(fair: Study, tmp_path: Path) -> None:
     assert f"### Where accuracy is lost\n\n- {ours}\n- {snl}\n" in as_markdown(fair, found, [])
 
 
+def test_a_best_epoch_with_more_gates_than_the_budget_says_so(fair: Study) -> None:
+    scores = [60.0] + [50.0] * 23 + [48.0] * 16
+    made = finished(fair, Job("deepshare-fade", "subset", 2288), 48.0, curve={"finetune": scores})
+    (said,) = losses(fair, outcomes_of(made), "subset")
+    assert "its best epoch is 1 of 40, with 60.00, while its ReLUs still fade. It falls to 48.00 in epoch 25." in said
+
+
 def test_what_is_open(fair: Study) -> None:
     everything = remaining(fair, {})
     assert "all methods at 2,288 gates, and the plain network: 7 of 7 runs" in everything

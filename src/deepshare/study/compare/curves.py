@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from deepshare.methods.deepshare import DeepShareOptions
 from deepshare.study.compare.outcome import Outcomes, RunOutcome, best_epoch
 from deepshare.study.compare.plots import main_budget
 from deepshare.study.compare.study_file import TEACHER, TEACHERS, Job, Study, recipe_of
@@ -106,8 +107,10 @@ def _losses(study: Study, row: MethodRow, folder: Path | None) -> Iterator[str]:
     where = every.index(low, at)
     after = " after its search" if "search" in curve else ""
     fall = "" if where + 1 == len(every) else f" It falls to {low:.2f} in epoch {where + 1}."
+    fading = at < recipe_of(study, row.outcomes[0].job).section(DeepShareOptions).fade
+    more = ", while its ReLUs still fade" if fading else ""
     yield (
-        f"{row.title}: its best epoch{after} is {at + 1} of {len(every)}, with {best:.2f}.{fall} "
+        f"{row.title}: its best epoch{after} is {at + 1} of {len(every)}, with {best:.2f}{more}.{fall} "
         f"It ends {best - every[-1]:.2f} points below its best."
     )
 
