@@ -27,7 +27,7 @@ from tests.private.remote.running import Running, greet, server, wish
 
 FEW, MANY = 20_000, 1_000_000
 FEW_SESSIONS, MANY_SESSIONS = 150, 10_000
-FEW_LATER, MANY_LATER = 60, 3_000
+FEW_LATER, MANY_LATER = 60, 1_000
 
 
 class Script(socket.socket):
