@@ -7,7 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.private.ir.functions import MAP, check_function
+from deepshare.errors import UnsupportedModelError
+from deepshare.private.ir.program import Weighted
+from deepshare.private.ir.trace import translate
+from tests.private.ir.functions import MAP, SIZE, Function, check_function, same
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,41 @@ from tests.private.ir.functions import MAP, check_function
 )
 def test_functions_are_a_few_operations(function: Callable[[nn.Module, Tensor], Tensor], comparisons: int) -> None:
     check_function(function, comparisons)
+
+
+def constant(*shape: int) -> Tensor:
+    """Some matrix."""
+    return torch.linspace(-1, 1, torch.Size(shape).numel()).double().view(shape)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: constant(5, 8) @ x,
+        lambda x: torch.bmm(x.flatten(2), constant(72, 3).expand(len(x), -1, -1)),
+        lambda x: torch.bmm(constant(3, 2).expand(len(x), -1, -1), x.flatten(2)),
+        lambda x: torch.einsum("nchw,cd->ndhw", x, constant(2, 3)),
+        lambda x: torch.einsum("dw, nchw -> nhdc", constant(3, 9), x),
+        lambda x: torch.einsum("nchw,hwab->nacb", x, constant(8, 9, 2, 3)),
+        lambda x: torch.einsum("chwk,nchw->nk", constant(2, 8, 9, 4), x),
+        lambda x: torch.einsum("nchw,c->nhw", [x, constant(2)]),
+    ],
+)
+def test_products_with_constants_are_linear_layers(function: Callable[[Tensor], Tensor]) -> None:
+    program = same(Function(function), SIZE)
+    assert any(isinstance(operation, Weighted) for operation in program.operations) and not program.comparisons
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: torch.einsum("nchw,c->nchw", x, constant(2)), "einsum nchw,c->nchw: sum over dimensions that both"),
+        (lambda x: torch.einsum("...w,wd->...d", x, constant(9, 2)), "give two tensors, and write all letters"),
+        (lambda x: constant(5, 1).expand(5, len(x)) @ x.flatten(1), "across images"),
+        (lambda x: x.mH, "calls mH, which private inference does not know"),
+        (lambda x: torch.tensor(x.tolist()), "a tensor that does not come from the image by functions of torch"),
+    ],
+)
+def test_other_products_and_results_are_refused_by_name(function: Callable[[Tensor], Tensor], said: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=said):
+        translate(Function(function), SIZE)

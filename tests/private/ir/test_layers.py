@@ -31,6 +31,11 @@ def test_functions_are_a_few_operations(function: Callable[[nn.Module, Tensor], 
     check_function(function, comparisons)
 
 
+def weights(*shape: int) -> Tensor:
+    """Some constant."""
+    return torch.linspace(-1, 1, torch.Size(shape).numel()).double().view(shape)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -38,6 +43,11 @@ def test_functions_are_a_few_operations(function: Callable[[nn.Module, Tensor], 
         lambda x: x.view(x.size(0), -1),
         lambda x: F.dropout(x + x, training=False),
         lambda x: x.clone().add_(x).relu_() + x,
+        lambda x: F.conv2d(x, weights(4, 2, 2, 4), weights(4), padding="same"),
+        lambda x: F.conv2d(x, weights(4, 1, 2, 3), padding="same", dilation=3, groups=2),
+        lambda x: F.conv1d(x.flatten(2), weights(4, 2, 4), padding="same"),
+        lambda x: F.conv1d(x.flatten(2), weights(4, 2, 4), padding="valid", stride=3),
+        lambda x: F.conv_transpose1d(x.flatten(2), weights(2, 3, 4), weights(3), 2, 1, 1, dilation=2),
     ],
 )
 def test_other_functions(function: Callable[[Tensor], Tensor]) -> None:

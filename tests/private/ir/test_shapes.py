@@ -37,6 +37,11 @@ def test_functions_are_a_few_operations(function: Callable[[nn.Module, Tensor], 
     check_function(function, comparisons)
 
 
+def coordinates(x: Tensor) -> Tensor:
+    """A map of coordinates, as in CoordConv."""
+    return torch.linspace(-1, 1, 9).double().expand(len(x), 1, 8, 9)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -44,6 +49,12 @@ def test_functions_are_a_few_operations(function: Callable[[nn.Module, Tensor], 
         lambda x: x.permute(0, 2, 3, 1),
         lambda x: torch.permute(x, (0, -1, 1, 2)),
         lambda x: x.transpose(-1, 1).flatten(1),
+        lambda x: x.flip(2, -1) + torch.flip(x, [1]),
+        lambda x: torch.movedim(x, (1, 2), (3, 1)).movedim(-1, 1).mT,
+        lambda x: x.repeat_interleave(2, 2).repeat_interleave(torch.tensor([1, 2]), 1),
+        lambda x: torch.cat([coordinates(x), x], 1),
+        lambda x: torch.cat([x, torch.ones(len(x), 2, 1, 9).double()], 2),
+        lambda x: F.relu(x).flatten(1).view_as(x),
         lambda x: torch.cat([x, x], 1).view(-1, 2, 2, 8, 9).swapaxes(1, 2).contiguous().view(-1, 4, 8, 9),
     ],
 )

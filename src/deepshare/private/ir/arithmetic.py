@@ -4,6 +4,7 @@ Whatever is piecewise linear is ReLUs: max(a, b) = b + relu(a - b), and with it 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from deepshare.private.ir.calls import Chain, Result, TracedCall, affine, handles
 from deepshare.private.ir.layers import linear
-from deepshare.private.ir.program import Add, Affine, GatedActivation, Input, Multiply, Operation, Subtract
+from deepshare.private.ir.program import Add, Affine, GatedActivation, Input, Multiply, Operation, Permute, Subtract
 
 Bound = float | Tensor | None
 
@@ -59,11 +60,61 @@ def _neg(call: TracedCall, input: Tensor) -> Chain:
     return affine(call, input, -1, 0)
 
 
-@handles("matmul", "__matmul__", "mm")
+@handles("matmul", "__matmul__", "mm", "bmm")
 def _matmul(call: TracedCall, input: Tensor, other: Tensor) -> Result:
-    if not call.depends(input) or other.dim() != 2:
-        raise call.refuse("a product with a matrix from the left, or with several", "use x @ matrix, or nn.Linear")
-    return linear(call, input, other.detach().T.contiguous())
+    left = not call.depends(input)
+    x, matrix = (other, input) if left else (input, other)
+    if matrix.dim() == x.dim() == 3 and bool((matrix == matrix[:1]).all()):
+        matrix = matrix[0]
+    if matrix.dim() != 2 or (left and x.dim() == 2):
+        raise call.refuse("a product with several matrices, or across images", "use x @ matrix, or nn.Linear")
+    if not left:
+        return linear(call, input, matrix.detach().T.contiguous())
+    chain, last = Chain(call), len(call.shape)
+    order = (*range(last - 2), last - 1, last - 2)
+    turned = chain.add(Permute, call.inputs, x.mT.shape[1:], order)
+    number = _times(chain, turned, x.mT, matrix.detach())
+    chain.add(Permute, [number], call.shape, order)
+    return chain
+
+
+def _times(chain: Chain, source: int, x: Tensor, weight: Tensor) -> int:
+    """Add a linear layer on the last dimension of what has the shape of x."""
+    inner = replace(chain.call, inputs=(source,), shapes=((*x.shape[1:-1], len(weight)),), number=chain.next_number)
+    return chain.extend(linear(inner, x, weight.contiguous()))
+
+
+@handles("einsum")
+def _einsum(call: TracedCall, equation: str, *operands: Any) -> Chain:
+    """One sum of products with a constant: its letters last, as one dimension, a linear layer, and letters in order."""
+    tensors = operands[0] if isinstance(operands[0], list | tuple) else operands
+    sides, _, after = equation.replace(" ", "").partition("->")
+    letters = sides.split(",")
+    if len(tensors) != 2 or not after or "." in equation:
+        raise call.refuse(f"einsum {equation}", "give two tensors, and write all letters and the result")
+    pairs = sorted(zip(tensors, letters, strict=True), key=lambda pair: not call.depends(pair[0]))
+    (x, of_x), (constant, of_constant) = pairs
+    summed = [letter for letter in of_x if letter not in after]
+    kept, new = ([letter for letter in after if letter in side] for side in (of_x, of_constant))
+    if after[0] != of_x[0] or set(kept) & set(new) or not summed or {*summed, *new} != {*of_constant}:
+        raise call.refuse(f"einsum {equation}", "sum over dimensions that both have, with the batch first in one")
+    chain = Chain(call)
+    sizes = dict(zip(of_x, x.shape, strict=True)) | dict(zip(of_constant, constant.shape, strict=True))
+    order = [of_x.index(letter) for letter in (*kept, *summed)]
+    turned = x.permute(order)
+    weight = constant.detach().permute([of_constant.index(letter) for letter in (*new, *summed)])
+    number = chain.add(Permute, call.inputs, turned.shape[1:], tuple(place - 1 for place in order[1:]))
+    flat = turned.flatten(len(kept))
+    number = chain.reshape(number, turned.shape[1:], flat.shape[1:])
+    outputs = weight.shape[: len(new)].numel()
+    number = _times(chain, number, flat, weight.reshape(outputs, -1))
+    before = [*kept[1:], *new]
+    shape = [sizes[letter] for letter in before]
+    number = chain.reshape(number, (*flat.shape[1:-1], outputs), shape)
+    order = [before.index(letter) for letter in after[1:]]
+    if order != sorted(order):
+        chain.add(Permute, [number], call.shape, tuple(order))
+    return chain
 
 
 @handles("addmm")

@@ -63,7 +63,7 @@ class Chain:
     def __init__(self, call: TracedCall, number: int | None = None) -> None:
         self.operations: list[Operation] = []
         self.result = call.inputs[0]
-        self._call, self._first = call, call.number if number is None else number
+        self.call, self._first = call, call.number if number is None else number
 
     @property
     def next_number(self) -> int:
@@ -73,7 +73,14 @@ class Chain:
     def add(self, kind: type[Operation], inputs: Sequence[int], shape: Sequence[int], *fields: Any) -> int:
         """Add an operation and return its number."""
         self.result = self.next_number
-        self.operations.append(kind(self._call.name, tuple(inputs), tuple(shape), *fields))
+        self.operations.append(kind(self.call.name, tuple(inputs), tuple(shape), *fields))
+        return self.result
+
+    def extend(self, made: "Result") -> int:
+        """Add what another handler has made, with one result, and return its number."""
+        chains = [made] if isinstance(made, Chain) else made if isinstance(made, list) else []
+        self.operations += [made] if isinstance(made, Operation) else [one for c in chains for one in c.operations]
+        self.result = self.next_number - 1
         return self.result
 
     def relu(self, source: int, shape: Sequence[int]) -> int:
@@ -98,6 +105,18 @@ class Chain:
         after = (*shape[:dimension], len(index), *shape[dimension + 1 :])
         return self.add(Select, [source], after, dimension, index)
 
+    def pad(self, source: int, shape: Sequence[int], dimension: int, before: int, after: int) -> int:
+        """Add zeros before and after along a dimension of a shape."""
+        index = [-1] * before + list(range(shape[dimension])) + [-1] * after
+        return self.select(source, shape, dimension, index)
+
+    def constant(self, source: int, shape: Sequence[int], value: Tensor) -> int:
+        """Add the server's constant, in the place of another result of its shape."""
+        flat = (value.numel(), 1, 1)
+        empty = self.select(self.reshape(source, shape, flat), flat, 0, [-1] * flat[0])
+        values = value.detach().double().flatten()
+        return self.reshape(self.norm(empty, flat, torch.ones_like(values), values), flat, shape)
+
     def expand(self, source: int, before: Sequence[int], shape: Sequence[int]) -> int:
         """Add what repeats dimensions of size 1."""
         size = list(before)
@@ -117,7 +136,7 @@ class Chain:
 
     def spread(self, *tensors: Tensor) -> list[int]:
         """Expand the call's inputs, which are these tensors, to the shape of its result."""
-        call = self._call
+        call = self.call
         if any(tensor.dim() != len(call.shape) + 1 for tensor in tensors):
             raise call.refuse("a function of tensors with different numbers of dimensions", "reshape one of them first")
         pairs = zip(call.inputs, tensors, strict=True)
@@ -125,13 +144,13 @@ class Chain:
 
     def scaled(self, source: int, images: int, scale: Any, shift: Any) -> int:
         """Add scale x + shift of what has the shape of the result: numbers are public, tensors are the server's."""
-        values, shape = (scale, shift), self._call.shape
+        values, shape = (scale, shift), self.call.shape
         if not any(isinstance(value, Tensor) for value in values):
             ones = torch.ones(shape[0], dtype=torch.float64)
             return self.norm(source, shape, float(scale) * ones, float(shift) * ones, public=True)
         whole = [torch.as_tensor(v, dtype=torch.float64).detach().expand(images, *shape) for v in values]
         if not all(bool((value == value[:1]).all()) for value in whole):
-            raise self._call.refuse("a constant that differs between images", "keep the batch out of it")
+            raise self.call.refuse("a constant that differs between images", "keep the batch out of it")
         rows = [value[0].reshape(len(value[0]), -1) for value in whole]
         if all(bool((row == row[:, :1]).all()) for row in rows):
             a, b = (row[:, 0].contiguous() for row in rows)
@@ -187,7 +206,7 @@ def handles(*functions: str, several: bool = False) -> Callable[[Handler], Handl
 PASSING = frozenset(
     {
         *("dropout", "dropout2d", "feature_dropout", "alpha_dropout", "dropout1d", "dropout3d"),
-        *("contiguous", "clone", "detach", "requires_grad_"),
+        *("contiguous", "clone", "detach", "data", "requires_grad_"),
         *("to", "double", "float", "half", "bfloat16", "type", "type_as"),
     }
 )

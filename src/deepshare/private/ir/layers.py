@@ -3,6 +3,8 @@
 All but the modules are functions: see `calls` for their handlers in general. An activation module is one operation.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,24 +42,19 @@ def _conv2d(
     padding: IntOrPair | str = 0,
     dilation: IntOrPair = 1,
     groups: int = 1,
-) -> Operation:
-    dilations = pair(dilation)
+) -> Chain:
+    chain, source, dilations = Chain(call), call.inputs[0], pair(dilation)
     if isinstance(padding, str):
         spans = [d * (k - 1) for d, k in zip(dilations, weight.shape[2:], strict=True)]
-        if padding == "same" and any(span % 2 for span in spans):
-            raise call.refuse("padding 'same' around an even kernel is not symmetric", "give the padding as numbers")
         padding = [span // 2 for span in spans] if padding == "same" else 0
-    return Convolution(
-        call.name,
-        call.inputs,
-        call.shape,
-        weight.detach(),
-        _bias(bias, weight),
-        pair(stride),
-        pair(padding),
-        dilations,
-        groups,
-    )
+        shape = list(input.shape[1:])
+        for axis, span in enumerate(spans, 1):
+            if padding and span % 2:  # an even kernel has one more zero after the map than before it
+                source = chain.pad(source, shape, axis, 0, 1)
+                shape[axis] += 1
+    fields = weight.detach(), _bias(bias, weight), pair(stride), pair(padding), dilations, groups
+    chain.add(Convolution, [source], call.shape, *fields)
+    return chain
 
 
 @handles("conv1d")
@@ -72,14 +69,17 @@ def _conv1d(
     groups: int = 1,
 ) -> Chain:
     """A convolution of maps of height 1."""
-    if isinstance(padding, str):
-        raise call.refuse("a convolution along one dimension whose padding is a word", "give the padding as a number")
+    step, spread = pair(stride)[0], pair(dilation)[0]
+    pad = padding if isinstance(padding, str) else (0, pair(padding)[0])
+    options = bias, (1, step), pad, (1, spread), groups
+    return _of_height_1(call, input, lambda inner, maps: _conv2d(inner, maps, weight[:, :, None], *options))
+
+
+def _of_height_1(call: TracedCall, input: Tensor, convolve: Callable[[TracedCall, Tensor], Result]) -> Chain:
     chain = Chain(call)
     number = chain.add(Reshape, call.inputs, (input.shape[1], 1, input.shape[2]))
-    step, pad, spread = (pair(value)[0] for value in (stride, padding, dilation))
-    fields = weight.detach()[:, :, None], _bias(bias, weight), (1, step), (0, pad), (1, spread), groups
-    number = chain.add(Convolution, [number], (call.shape[0], 1, call.shape[1]), *fields)
-    chain.add(Reshape, [number], call.shape)
+    inner = replace(call, inputs=(number,), shapes=((call.shape[0], 1, call.shape[1]),), number=chain.next_number)
+    chain.add(Reshape, [chain.extend(convolve(inner, input.unsqueeze(2)))], call.shape)
     return chain
 
 
@@ -109,6 +109,23 @@ def _conv_transpose2d(
     fields = kernel, _bias(bias, kernel), (1, 1), (0, 0), pair(dilation), groups
     chain.add(Convolution, [source], call.shape, *fields)
     return chain
+
+
+@handles("conv_transpose1d")
+def _conv_transpose1d(
+    call: TracedCall,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    output_padding: IntOrPair = 0,
+    groups: int = 1,
+    dilation: IntOrPair = 1,
+) -> Chain:
+    step, pad, spread = pair(stride)[0], pair(padding)[0], pair(dilation)[0]
+    options = bias, (1, step), (0, pad), 0, groups, (1, spread)
+    return _of_height_1(call, input, lambda inner, maps: _conv_transpose2d(inner, maps, weight[:, :, None], *options))
 
 
 @handles("linear")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepshare.private.ir.calls import Chain, TracedCall, handles
+from deepshare.private.ir.calls import Chain, Result, TracedCall, handles
 from deepshare.private.ir.program import Concatenate, Operation, Permute, Reshape
 
 
@@ -26,6 +26,36 @@ def _transpose(call: TracedCall, input: Tensor, dim0: int, dim1: int) -> Operati
     if order[0] != 0:
         raise call.refuse("a permutation across images", "keep the batch first")
     return Permute(call.name, call.inputs, call.shape, tuple(dim - 1 for dim in order[1:]))
+
+
+@handles("mT")
+def _m_t(call: TracedCall, input: Tensor) -> Result:
+    return _transpose(call, input, -2, -1)
+
+
+@handles("movedim", "moveaxis")
+def _movedim(call: TracedCall, input: Tensor, source: Any, destination: Any) -> Result:
+    numbered = torch.empty(tuple(range(input.dim())), device="meta")  # each dimension has its number as its size
+    return _permute(call, input, tuple(numbered.movedim(source, destination).shape))
+
+
+@handles("flip")
+def _flip(call: TracedCall, input: Tensor, *dims: Any) -> Chain:
+    chain, source = Chain(call), call.inputs[0]
+    for dim in dims if isinstance(dims[0], int) else dims[0]:
+        place = _place(call, input, dim)
+        source = chain.select(source, call.shape, place, range(call.shape[place] - 1, -1, -1))
+    return chain
+
+
+@handles("repeat_interleave")
+def _repeat_interleave(call: TracedCall, input: Tensor, repeats: Any, dim: int | None = None, **_: Any) -> Chain:
+    if dim is None or call.depends(repeats):
+        raise call.refuse("a repetition without a dimension, or as often as the image says", "give numbers, and dim")
+    chain, place = Chain(call), _place(call, input, dim)
+    index = torch.arange(input.shape[dim]).repeat_interleave(torch.as_tensor(repeats))
+    chain.select(call.inputs[0], input.shape[1:], place, index)
+    return chain
 
 
 @handles("channel_shuffle", "native_channel_shuffle")
@@ -61,11 +91,22 @@ def _pixel_unshuffle(call: TracedCall, input: Tensor, downscale_factor: int) -> 
 @handles("cat", "concat", "concatenate", several=True)
 def _cat(call: TracedCall, tensors: Sequence[Tensor], dim: int = 0, **_: Any) -> Chain:
     place = dim % tensors[0].dim() - 1
-    if place < 0 or len(call.inputs) != len(tensors):
-        raise call.refuse(f"concatenation along dimension {dim}", "concatenate tensors that depend on the image")
-    chain = Chain(call)
-    _joined(chain, call.inputs, [tensor.shape[1:] for tensor in tensors], place, call.shape)
+    if place < 0:
+        raise call.refuse(f"concatenation along dimension {dim}", "keep the batch first")
+    chain, given = Chain(call), iter(call.inputs)
+    sources = [next(given) if call.depends(tensor) else _constant(chain, tensor, place) for tensor in tensors]
+    _joined(chain, sources, [tensor.shape[1:] for tensor in tensors], place, call.shape)
     return chain
+
+
+def _constant(chain: Chain, value: Tensor, place: int) -> int:
+    """A constant, such as a map of coordinates, that is joined to what depends on the image."""
+    call = chain.call
+    if not bool((value == value[:1]).all()):
+        raise call.refuse("a constant that differs between images", "keep the batch out of it")
+    before = call.before[1:]
+    shape = (*before[:place], value.shape[place + 1], *before[place + 1 :])
+    return chain.constant(chain.select(call.inputs[0], before, place, [0] * shape[place]), shape, value[0])
 
 
 def _joined(

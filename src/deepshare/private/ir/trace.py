@@ -161,7 +161,12 @@ class _Tracer(TorchFunctionMode):
     def output(self, result: Any) -> tuple[int, Scores | None]:
         """The operation of the logits, and the softmax of theirs that the network returns, if it does."""
         result = result["out"] if isinstance(result, dict) and "out" in result else result
-        if not isinstance(result, Tensor) or id(result) not in self.numbers:
+        if isinstance(result, Tensor) and id(result) not in self.numbers:
+            raise UnsupportedModelError(
+                "the network returns a tensor that does not come from the image by functions of torch: "
+                "leave out .numpy(), .tolist() and constants"
+            )
+        if not isinstance(result, Tensor):
             raise UnsupportedModelError(
                 f"the network returns {type(result).__name__}, not one tensor of scores: wrap it so that it does"
             )
@@ -231,6 +236,8 @@ class _Tracer(TorchFunctionMode):
 
     def _record(self, func: Any, args: Any, kwargs: dict[str, Any], sources: list[int], result: Any) -> None:
         name = getattr(func, "__name__", str(func))
+        if name == "__get__":  # of a property, such as x.mT
+            name = func.__self__.__name__
         where = self.stack[-1] if self.stack else ""
         if name in PASSING and isinstance(result, Tensor):
             self._alias(result, sources[0])
