@@ -41,6 +41,7 @@ INSIDE = {
         {"ui"},
     ),
     "private/engines/gateshare": (
+        {"precision"},
         {"crypto", "fixedpoint"},
         {"lot"},
         {"protocols"},

@@ -58,7 +58,7 @@ def test_relu6_becomes_relu_only_when_asked(cli: Cli) -> None:
 def test_an_unknown_name_is_answered_with_the_nearest(cli: Cli, name: str, nearest: str) -> None:
     said = cli("inspect", name)
     assert (said.out, said.code, said.err.count("\n")) == ("", 2, 1)
-    assert f"'{nearest}'" in said.err
+    assert f'did you mean "{nearest}"' in said.err
 
 
 @pytest.mark.parametrize("size", ["3x32", "32", "3x32x32x1", "3x0x32", "3x-1x32", "3,32,32", "axbxc", "", "1x32x32"])
@@ -85,3 +85,11 @@ def test_arguments_of_a_network_reach_every_verb_that_builds_one(cli: Cli, tmp_p
     assert (said.code, said.err) == (0, "") and graph.stat().st_size < 1e6
     refused = cli("inspect", "resnet10", "--model.arguments.depht", "3")
     assert refused.code == 2 and "cannot be built with depht=3" in refused.err
+
+
+def test_a_name_that_promises_weights_is_told_that_there_are_none(cli: Cli) -> None:
+    said = cli("inspect", "timm:resnet10t.c3_in1k", "--input-size", "3x32x32", "--json")
+    assert said.err == (
+        "timm:resnet10t.c3_in1k: no weights are fetched: deepshare train and export take them with --weights\n"
+    )
+    assert json.loads(said.out)["neurons"] > 0

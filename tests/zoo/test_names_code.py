@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from deepshare import zoo
-from deepshare.errors import ModelNameError
+from deepshare import fit, zoo
+from deepshare.errors import ModelNameError, RecipeError
+from deepshare.training.recipe.files import load_recipe
 
 SOURCE = """
 from torch import nn
@@ -14,14 +15,22 @@ from torch import nn
 class Small(nn.Sequential):
     input_size = (3, 8, 8)
 
-    def __init__(self, num_classes=4, width=2):
-        super().__init__(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36 * width, num_classes))
+    def __init__(self, num_classes=4, width=2, channels=3):
+        super().__init__(nn.Conv2d(channels, width, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36 * width, num_classes))
 
 def plain():
     return Small()
 
 def nothing():
     return 3
+
+def damaged():
+    network = Small()
+    network[0].weight.data[0] = float("nan")
+    return network
+
+def fixed(outputs=3):
+    return Small(outputs, channels=1)
 """
 
 
@@ -59,3 +68,14 @@ def test_what_cannot_be_found_is_said(name: str, said: str) -> None:
 def test_something_else_is_refused() -> None:
     with pytest.raises(ModelNameError, match="returns a int, not a torch module"):
         zoo.build("mynetworks:nothing")
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(ModelNameError, match=r"returns a network whose 0\.weight holds numbers that are not finite"):
+        zoo.build("mynetworks:damaged")
+
+
+def test_classes_that_a_factory_does_not_take_are_refused_with_its_arguments(tmp_path: Path) -> None:
+    recipe = load_recipe("digits", {"model.name": "mynetworks:fixed", "data.image_size": 8, "model.arguments": {}})
+    with pytest.raises(RecipeError, match=r"no argument num_classes, .* --model.arguments.NAME \(outputs\)"):
+        fit(recipe=recipe, out=tmp_path / "run", dry_run=True, progress=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from deepshare.cli.options import NO_REWRITING, Json, ModelArguments, Rewriting, build, check_writable
+from deepshare.cli.options import NO_REWRITING, Json, ModelArguments, Rewriting, build, check_writable, note_weights
 from deepshare.errors import CheckpointError, PlanError
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def export(
     if is_run:
         shared = load(source)
     else:
+        if weights is None:
+            note_weights(source)
         given = (arguments or {}) | ({} if classes is None else {"num_classes": classes})
         shared = share_and_fill(build(source, rewriting, **given), planned, weights)
     export_onnx(shared, out, planned.input_size)

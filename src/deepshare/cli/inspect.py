@@ -10,6 +10,7 @@ from deepshare.cli.options import (
     ModelArguments,
     Rewriting,
     build,
+    note_weights,
     size_of,
 )
 
@@ -27,6 +28,7 @@ def inspect(
     size = size_of(model, input_size)
     from deepshare import find_sites
 
+    note_weights(model)
     network = build(model, rewriting, **(arguments or {}))
     sites = find_sites(network, size)
     from deepshare.private.cost import describe_engines, engine_problems

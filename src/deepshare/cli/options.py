@@ -128,6 +128,14 @@ def build(model: str, rewriting: Rewriting, **arguments: Any) -> "nn.Module":
     return rewritten(deepshare.relu6_to_relu(built) if wanted.pop("relu6_to_relu") else built, **wanted)
 
 
+def note_weights(model: str) -> None:
+    """Say that no weights are fetched, where a name promises some."""
+    from deepshare.zoo.names import promises_weights
+
+    if promises_weights(model):
+        print(f"{model}: no weights are fetched: deepshare train and export take them with --weights", file=sys.stderr)
+
+
 def size_of(model: str, input_size: str | None) -> tuple[int, int, int]:
     """Parse an input size such as 3x32x32; by default the network's own.
 

@@ -20,6 +20,7 @@ from deepshare.cli.options import (
     Rewriting,
     build,
     check_writable,
+    note_weights,
     size_of,
 )
 from deepshare.errors import DataError, DeepShareError, RecipeError, UnsupportedModelError
@@ -123,6 +124,8 @@ def plan(
 
     exact = {"exact_pools": True} if rewriting.maxpool == "exact" else {}
     options = plan_options(chosen) if chosen else {**limits, **exact}
+    if chosen is None or not chosen.model.weights:
+        note_weights(model)
     network = network_of(chosen) if chosen else build(model, rewriting, **arguments)
     if allocate == "snl" and chosen and run:
         source = source_of(chosen, data_dir, input_size)

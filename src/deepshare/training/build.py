@@ -26,6 +26,7 @@ from deepshare.training.run.checkpoint import Kind, fill, plan_checksum, read_we
 from deepshare.training.run.folder import RunFolder, run_folder
 from deepshare.training.shared_models import unshared
 from deepshare.zoo.names import build as build_network
+from deepshare.zoo.names import promises_weights
 
 
 def plain_network(recipe: Recipe, role: str, note: Callable[[str], None] | None = None) -> nn.Module:
@@ -44,7 +45,7 @@ def plain_network(recipe: Recipe, role: str, note: Callable[[str], None] | None 
         left = start_from(model, Path(wanted.weights), wanted.num_classes)
         if left and note:
             note(f"weights from {wanted.weights}; still random: {', '.join(left)}")
-    elif note and wanted.name.startswith("timm:") and "." in wanted.name:
+    elif note and promises_weights(wanted.name):
         note(f"{wanted.name}: no weights are fetched, so it starts from random ones: give them with --weights")
     return model
 

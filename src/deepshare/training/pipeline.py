@@ -24,6 +24,7 @@ from deepshare.training.run.checkpoint import Kind, fill, read_weights, write_fi
 from deepshare.training.run.folder import RunFolder, own_lines
 from deepshare.training.shared_models import is_shared, plan_of
 from deepshare.training.trainer import Networks, Role
+from deepshare.zoo.names import arguments_of
 
 
 @dataclass
@@ -76,10 +77,12 @@ class Pipeline:
                 f"{source.name} has a class for each {has} but {type(base).__name__} gives one for each {gives}: "
                 "give other data or another network"
             )
-        if not isinstance(source, ImageSet) and outputs != self.recipe.model.num_classes:
+        arguments = arguments_of(self.recipe.model.name)
+        fixed = bool(arguments) and "num_classes" not in arguments  # model.num_classes does not reach the network
+        if (fixed or not isinstance(source, ImageSet)) and outputs != self.recipe.model.num_classes:
             raise RecipeError(
                 f"the recipe has model.num_classes = {self.recipe.model.num_classes} but the model has {outputs} "
-                "outputs: change model.num_classes"
+                f"outputs: {_other_outputs(arguments) if fixed else 'change model.num_classes'}"
             )
         check_classes(source.name, len(source.classes), outputs)
         anew = [name for name, phase in self.recipe.phases.items() if phase.recalibrate]
@@ -176,3 +179,10 @@ def _continue(network: nn.Module, pilot: Path) -> None:
 def _check_plan(run: RunFolder, plan: Plan | None) -> None:
     if plan and run.plan.exists() and Plan.load(run.plan) != plan:
         raise PlanMismatchError(f"{run.plan} is another plan than the recipe's: give another folder")
+
+
+def _other_outputs(arguments: Sequence[str]) -> str:
+    return (
+        "its factory has no argument num_classes, so change model.num_classes, or the outputs by an argument that it "
+        f"has: --model.arguments.NAME ({', '.join(arguments)})"
+    )

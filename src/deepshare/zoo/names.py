@@ -187,7 +187,29 @@ def _code_build(module: str, name: str, **arguments: Any) -> nn.Module:
     model = factory(**arguments)
     if not isinstance(model, nn.Module):
         raise ModelNameError(f"{module}:{name} returns a {type(model).__name__}, not a torch module")
+    for key, value in model.state_dict().items():
+        if value.is_floating_point() and not value.is_meta and not bool(value.isfinite().all()):
+            raise ModelNameError(
+                f"{module}:{name} returns a network whose {key} holds numbers that are not finite: look at its weights"
+            )
     return model
+
+
+def arguments_of(name: str) -> tuple[str, ...]:
+    """Names of the arguments of a factory of one's own code; none for networks of libraries.
+
+    Raises:
+        ModelNameError: The name is unknown.
+    """
+    module, _, factory = name.partition(":")
+    bridge, _ = _resolve(name)
+    own = bridge is not None and module not in BRIDGES
+    return tuple(signature(_code_factory(module, factory)).parameters) if own else ()
+
+
+def promises_weights(name: str) -> bool:
+    """Whether a name is that of weights, which `build` does not fetch."""
+    return name.startswith("timm:") and "." in name
 
 
 def _code_input_size(module: str, name: str) -> Shape:
