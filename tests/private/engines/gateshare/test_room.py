@@ -11,6 +11,7 @@ ROOM = Path(deepshare.__file__).parent / "private" / "engines" / "gateshare"
 NAME = "deepshare.private.engines.gateshare."
 # A module may import from those of earlier levels, and modules of protocols/ and of folders below from one another.
 LEVELS = (
+    {"precision"},
     {"crypto", "fixedpoint"},
     {"lot"},
     {"protocols.transfers"},

@@ -27,7 +27,6 @@ from deepshare.private.engines.gateshare.crypto.ring import derive, fresh_seed
 from deepshare.private.engines.gateshare.lot import ID_BYTES, Holder, Lot, LotBatch
 from deepshare.private.engines.gateshare.preprocessing.dealer import LotStock
 from deepshare.private.engines.gateshare.protocols.affine import AffineScalars
-from deepshare.private.engines.gateshare.protocols.gate import GateStep
 from deepshare.private.engines.gateshare.protocols.schedule import Schedule
 from deepshare.private.engines.gateshare.protocols.step import EncryptedProduct, Making, ProtocolStep
 from deepshare.private.engines.gateshare.protocols.transfers import Transfers
@@ -290,8 +289,8 @@ def unit_weights(schedule: Schedule, images: int) -> list[float]:
     """About how much work each unit is, from sizes alone: products of polynomials that take as long, as measured."""
     transfers = {step.number: 0.0 for step in schedule.steps if step.has_transfers}
     for step in schedule.steps:
-        if isinstance(step, GateStep):
-            transfers[step.leader] += step.transfer_cost(images).bytes / _BYTES
+        if step.transfers_with is not None:
+            transfers[step.transfers_with] += step.transfer_cost(images).bytes / _BYTES
     weights = [*transfers.values()]
     weights += [hinted_work(layers, images) for step in schedule.steps if (layers := step.hinted_layers())]
     return weights + [_ENCRYPTED * (1 + product.count / 4096) for _, product in schedule.encrypted(images)]

@@ -220,6 +220,11 @@ class GateStep(ProtocolStep):
         """A leader's are those of its followers, too."""
         return self.leads
 
+    @property
+    def transfers_with(self) -> int:
+        """The leader."""
+        return self.leader
+
     def transfer_cost(self, images: int) -> Part:
         """Size of the transfers, and of what alpha and beta need."""
         cost = Part() if self.affine is None else affine_cost(images * self.products)

@@ -253,6 +253,11 @@ class ProtocolStep(ABC):
         """True if `transfer` does something."""
         return False
 
+    @property
+    def transfers_with(self) -> int | None:
+        """Number of the step whose `transfer` serves this one; None where there is none."""
+        return None
+
     def transfer_cost(self, images: int) -> Part:
         """Bytes of `transfer` for some images."""
         return Part()
