@@ -13,7 +13,7 @@ from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.preprocessing import network_file
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 from deepshare.private.ir.program import Program
-from deepshare.private.remote import dealer
+from deepshare.private.remote import refill
 from deepshare.private.remote.client import connected
 from deepshare.private.remote.dealer import DealerService, Dealership
 from deepshare.private.remote.session import PROTOCOL
@@ -110,11 +110,11 @@ def test_a_dealer_goes_on(folder: Path, program: Program) -> None:
 
     def hello() -> None:
         with closing(Updates(service.address, folder / "keys/client-2")) as other:
-            other.say({"protocol": dealer.PROTOCOL, "role": "client"})
+            other.say({"protocol": refill.PROTOCOL, "role": "client"})
             assert "outline" in other.hear()
 
     with closing(updates(service.address, folder)) as guest:
-        guest.say({"protocol": dealer.PROTOCOL, "role": "client"})
+        guest.say({"protocol": refill.PROTOCOL, "role": "client"})
         guest.hear()
         assert flooded(guest, hello) < SOON
     service.stop()
