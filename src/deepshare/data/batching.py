@@ -15,6 +15,7 @@ from torch import Tensor
 
 from deepshare.data.augment import DRAWS, Transform
 from deepshare.data.images import ImageSet
+from deepshare.data.pictures import READERS
 from deepshare.data.user import UserLoader, UserSet
 from deepshare.errors import DataError
 
@@ -22,7 +23,6 @@ Batch = tuple[Tensor, Tensor]
 Source = ImageSet | UserSet | UserLoader
 Parts = list[tuple[Tensor, Tensor]]
 
-READERS = 4  # threads that decode files
 AHEAD = 2  # batches whose files are read ahead
 
 

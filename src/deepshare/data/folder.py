@@ -6,13 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from deepshare.data.images import FileImages, ImageSet, Size, height_and_width
+from deepshare.data.images import IMAGENET_MEAN, IMAGENET_STD, FileImages, ImageSet, Size, height_and_width
 from deepshare.data.pictures import decode_all, decode_covering, decode_rgb, list_pictures
 from deepshare.errors import DataError
 
-# Of ImageNet, since nothing is known about the images.
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 VALIDATION_FOLDERS = ("val", "valid", "validation")
 IN_MEMORY = 1 << 30  # bytes of decoded images; larger sets are decoded on demand
 
@@ -60,7 +57,9 @@ def _read(folder: Path, classes: tuple[str, ...], image_size: Size | None) -> Im
     if not found:
         raise DataError(f"{folder}: holds no pictures")
     labels = torch.tensor([label for _, label in found])
-    return ImageSet(f"folder:{folder}", _images([path for path, _ in found], image_size), labels, classes, MEAN, STD)
+    images = _images([path for path, _ in found], image_size)
+    # Nothing is known about the images.
+    return ImageSet(f"folder:{folder}", images, labels, classes, IMAGENET_MEAN, IMAGENET_STD)
 
 
 def _images(paths: list[Path], image_size: Size | None) -> Tensor | FileImages:

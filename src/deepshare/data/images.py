@@ -19,6 +19,8 @@ from deepshare.errors import DataError
 
 SCALED_AT_ONCE = 4096  # images, as numbers take four times the memory of pixels
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
 Size = int | tuple[int, int]  # side of a square, or height and width
 
 

@@ -16,7 +16,7 @@ from deepshare.errors import DataError
 from deepshare.text import printable
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
-READERS = 4
+READERS = 4  # threads that decode files
 # Others are rare, and some start programs (EPS) or have decoders that are seldom looked at.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "AVIF")
 # Some hundred kB can hold a picture that takes gigabytes.

@@ -5,13 +5,9 @@ from pathlib import Path
 from torch import Tensor
 
 from deepshare.data.download import Archive, find_folder, obtain
-from deepshare.data.images import FileImages, ImageSet
+from deepshare.data.images import IMAGENET_MEAN, IMAGENET_STD, FileImages, ImageSet
 from deepshare.data.pictures import decode_all, decode_mask, decode_rgb, list_pictures
 from deepshare.errors import DataError
-
-# Of ImageNet, on which segmentation networks are pretrained.
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 
 ADE20K = Archive(
     folder="ADEChallengeData2016",
@@ -60,7 +56,7 @@ def _ade20k_part(folder: Path, part: str, classes: tuple[str, ...]) -> ImageSet:
     if part == "validation" and not paths:
         raise DataError(f"{images}: holds no images: fetch the data set again")
     decoded = FileImages(paths, decode_rgb), FileImages(mask_paths, decode_ade20k_mask)
-    return ImageSet("ade20k", *decoded, classes, MEAN, STD, ADE20K_IGNORE)
+    return ImageSet("ade20k", *decoded, classes, IMAGENET_MEAN, IMAGENET_STD, ADE20K_IGNORE)
 
 
 def _ade20k_classes(path: Path) -> tuple[str, ...]:
@@ -96,7 +92,7 @@ def _camvid_part(folder: Path, part: str) -> ImageSet:
             raise DataError(f"{path}: label {highest} is out of range 0 to {CAMVID_IGNORE}: fetch it again")
     if images.shape[2:] != masks.shape[1:]:
         raise DataError(f"{folder}: {part} images are {tuple(images.shape[2:])} but masks {tuple(masks.shape[1:])}")
-    return ImageSet("camvid", images, masks, CAMVID_CLASSES, MEAN, STD, CAMVID_IGNORE)
+    return ImageSet("camvid", images, masks, CAMVID_CLASSES, IMAGENET_MEAN, IMAGENET_STD, CAMVID_IGNORE)
 
 
 def _camvid_images(folder: Path, part: str) -> list[Path]:

@@ -23,7 +23,7 @@ from deepshare.training.recipe.files import Recipe
 from deepshare.training.run.checkpoint import Kind, fill, read_weights, write_file
 from deepshare.training.run.folder import RunFolder, own_lines
 from deepshare.training.shared_models import is_shared, plan_of
-from deepshare.training.trainer import Networks, Role
+from deepshare.training.trainer import Networks, Prerequisite
 from deepshare.zoo.names import arguments_of
 
 
@@ -89,7 +89,7 @@ class Pipeline:
         if anew and not batch_norms(base):
             raise RecipeError(f"{type(base).__name__} has no BatchNorm: take {anew[0]}.recalibrate away")
         self.run_folder.check(self.recipe, resume=resume, images=data.checksum)
-        given: tuple[Role, ...] = ("teacher", "plain")
+        given: tuple[Prerequisite, ...] = ("teacher", "plain")
         for name in given:
             if networks.finished(name):
                 self.context.reporter.note(f"{name}: taken from {getattr(self.recipe, name).weights}")

@@ -39,7 +39,7 @@ from deepshare.training.run.folder import RunFolder, at_budget, describe_environ
 from deepshare.training.shared_models import unshared
 
 T = TypeVar("T")
-Role = Literal["teacher", "plain"]
+Prerequisite = Literal["teacher", "plain"]
 
 
 class Trainer:
@@ -296,7 +296,7 @@ class Networks:
             return self.plain() if self.recipe.needs_plain else None
         return self.gelu() if self.recipe.needs_teacher else None
 
-    def finished(self, name: Role) -> nn.Module | None:
+    def finished(self, name: Prerequisite) -> nn.Module | None:
         """Return the trained network that a recipe gives instead of one to train, if there is one."""
         path = getattr(self.recipe.phases.get(name), "weights", None)
         if path is None:
