@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from deepshare.errors import DeepShareError, UnsupportedModelError
 from deepshare.sharing.functions import GivenPReLU, Make, Maximum, Minimum, is_stateless, replace_functions
-from deepshare.sharing.leftovers import mark, requests_of
-from deepshare.sharing.sites import BoundReLU, PoolReLU
+from deepshare.sharing.sites import BoundReLU, PoolReLU, mark, requests_of
 
 MaxPool = Literal["exact", "shared", "avg"]
 

@@ -10,9 +10,8 @@ from typing import Literal, get_args
 from torch import nn
 
 from deepshare.errors import BudgetError, PlanError, UnsupportedModelError
-from deepshare.sharing.leftovers import requests_of
 from deepshare.sharing.plan import Group, Pi, Plan, patches
-from deepshare.sharing.sites import Site, Sites, find_sites
+from deepshare.sharing.sites import Site, Sites, find_sites, requests_of
 
 Grouping = Literal["consecutive", "stage"]
 
