@@ -69,7 +69,7 @@ def test_what_else_compares() -> None:
         (nn.AdaptiveMaxPool2d((3, 2)), "adaptive_max_pool2d", 3 * (8 * 2 * 3 + 3 * 2 * 3)),
         (nn.MaxPool2d((3, 2), 2), "max_pool2d", 3 * (8 * 4 + 2 * 3 * 4)),
         (nn.Hardtanh(0.0, 3.0), "hardtanh", 2 * 3 * 64),
-        (Larger(), "max", 3 * 64),
+        (Larger(), "maximum", 3 * 64),
     ],
 )
 def test_comparisons_of_other_layers(layer: nn.Module, what: str, comparisons: int) -> None:
