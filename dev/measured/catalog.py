@@ -155,6 +155,7 @@ MEASUREMENTS = (
     ),
     Measurement("feeding", "benchmarks/feeding.py", (DATA_LOADING,), 0.5),
     Measurement("ring", "benchmarks/ring.py", (GATESHARE,), 0.5),
+    Measurement("marks", "benchmarks/marks.py", (f"{GATESHARE}/preprocessing/marks.py",), 0.2),
     Measurement("soak", "benchmarks/soak.py", SERVING, 11),
     *_privately(),
 )

@@ -52,6 +52,7 @@ PARTS = {
     "clients": Part(("clients",), private.clients),
     "ask": Part(("ask",), private.ask),
     "soak": Part(("soak",), private.soak),
+    "marks": Part(("marks",), private.marks),
     "imagenet": Part(("imagenet-resnet50", "imagenet-resnet18", "imagenet-vgg16", "imagenet-avx2"), private.imagenet),
     "two-party": Part(
         (

@@ -127,6 +127,16 @@ def transfers(figures: Figures) -> str:
     )
 
 
+def marks(figures: Figures) -> str:
+    """Marks of an inference."""
+    found = figures["marks"]
+    client, server, sync = (found[f"{name}_median_ms"] for name in ("client", "server", "sync"))
+    return say(
+        f"""Marks take the client {client:.1f} ms an image and the server {server:.1f} ms, in pools of
+        {found["lots"]:,} lots; to append 100 bytes to a file and sync it takes {sync:.1f} ms on the same disk."""
+    )
+
+
 def imagenet(figures: Figures) -> str:
     """Networks at 224x224."""
     header = ["network, gates, max-pooling", "comparisons", "online", "products", "sent online", "round trips"]
