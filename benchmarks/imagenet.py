@@ -2,6 +2,7 @@
 
     python benchmarks/imagenet.py                                     # nine rows at 1% of the gates, one with all
     python benchmarks/imagenet.py --networks resnet50 --pooling shared --json
+    python benchmarks/imagenet.py --networks resnet50 --pooling shared --groups stage
     python benchmarks/imagenet.py --without-avx512                    # as on a processor that has AVX2 only
     python benchmarks/imagenet.py --tiny                              # ResNet-18 at 32x32, in seconds
 
@@ -28,7 +29,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import avx512
 import torch
@@ -42,6 +43,7 @@ from deepshare.private.cost import Cost, predict
 from deepshare.private.engines.gateshare.fixedpoint import synthetic
 from deepshare.private.ir.trace import translate
 from deepshare.sharing.piecewise import MaxPool, rewritten
+from deepshare.sharing.planning import Grouping
 
 NETWORKS = ("resnet18", "resnet50", "vgg16_bn")
 POOLINGS: tuple[MaxPool, ...] = ("exact", "shared", "avg")
@@ -76,12 +78,14 @@ class Row:
     memory: dict[str, int]
     wrong: list[str]
     profile: dict[str, float]
+    groups: Grouping
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--pooling", nargs="+", choices=[*POOLINGS, "all"], help="by default all of them")
+    parser.add_argument("--groups", choices=get_args(Grouping), default="consecutive", help="which sites share gates")
     parser.add_argument("--pictures", type=Path, help="folder of pictures; by default one that comes with matplotlib")
     parser.add_argument("--without-avx512", action="store_true", help="all parties as on a processor with AVX2 only")
     parser.add_argument("--json", action="store_true")
@@ -100,7 +104,7 @@ def main() -> None:
             if pooling == "all" and name != "resnet18":
                 continue  # 12 million comparisons and more
             part = budget if options.tiny else LEAST.get((name, pooling), budget)
-            rows.append(measure(name, pooling, pictures, part))
+            rows.append(measure(name, pooling, pictures, part, options.groups))
             print("\n".join([line(rows[-1]), *rows[-1].wrong]), flush=True, file=table)
     if options.json:
         about = {"side": side, "cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
@@ -125,10 +129,10 @@ def read(folder: Path | None, side: int) -> Tensor:
     return pictures
 
 
-def measure(name: str, pooling: str, pictures: Tensor, budget: str) -> Row:
+def measure(name: str, pooling: str, pictures: Tensor, budget: str, groups: Grouping) -> Row:
     """Run one network on the first picture, and compare everything with what is predicted."""
     size = tuple(pictures.shape[1:])
-    network = make(name, pooling, pictures, budget)
+    network = make(name, pooling, pictures, budget, groups)
     picture = pictures[:1]
     started = time.perf_counter()
     with torch.no_grad():
@@ -169,10 +173,11 @@ def measure(name: str, pooling: str, pictures: Tensor, budget: str) -> Row:
         peak.bytes,
         wrong,
         {kind: round(seconds, 3) for kind, seconds in profile.items()},
+        groups,
     )
 
 
-def make(name: str, pooling: str, pictures: Tensor, budget: str) -> nn.Module:
+def make(name: str, pooling: str, pictures: Tensor, budget: str, groups: Grouping) -> nn.Module:
     """Build a network, with the gates of a plan unless all are kept."""
     torch.manual_seed(0)
     model = zoo.build(f"torchvision:{name}", num_classes=1000)
@@ -181,7 +186,7 @@ def make(name: str, pooling: str, pictures: Tensor, budget: str) -> nn.Module:
     model = rewritten(model, maxpool=kind)
     if pooling != "all":
         gates = int(relus * float(budget.rstrip("%")) / 100)
-        model = share(model, plan(model, size, gates, exact_pools=pooling == "exact"))
+        model = share(model, plan(model, size, gates, groups=groups, exact_pools=pooling == "exact"))
         for key, value in model.named_parameters():
             if key.endswith((".alpha", ".beta")):
                 nn.init.uniform_(value, *((-0.1, 0.1) if key.endswith("alpha") else (0.8, 1.0)))

@@ -125,7 +125,8 @@ class BlockTracer(fx.Tracer):
         head = str(Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *parameters]))
         lines = ["", "_traced = forward", f"def forward{head}:"]
         if self.conditions:
-            lines += [f"    if not ({' and '.join(self.conditions)}):", f"        _refuse({path!r})"]
+            lines.append(f"    if not ({' and '.join(self.conditions)}):")
+            lines.append(f"        _refuse({path!r}, {self.conditions!r})")
         call = f"_traced({', '.join(['self', *self.sources])})"
         targets = "".join(f", {name}[:]" for name in self.written)
         lines += [f"    _result{targets} = {call}", "    return _result", ""]
@@ -176,9 +177,10 @@ def _same(items: list[Any], others: list[Any]) -> bool:
     return len(items) == len(others) and all(a is b for a, b in zip(items, others, strict=True))
 
 
-def refuse_other_arguments(path: str) -> NoReturn:
+def refuse_other_arguments(path: str, conditions: list[str]) -> NoReturn:
     """Raise because a traced block got arguments of another structure than during conversion."""
     raise UnsupportedModelError(
-        f"{path}: its arguments have None, lists or flags in other places than when its ReLUs were found: "
-        "give each ReLU call an nn.ReLU module of its own"
+        f"{path}: its arguments have None, lists or flags in other places than when its activations were replaced, "
+        f"which took for granted that {', '.join(conditions)}: give each ReLU, sigmoid or "
+        "other activation a module of its own"
     )
