@@ -123,6 +123,9 @@ MEASUREMENTS = (
     _gateshare("gateshare-wan", "--link wan --rounds 5 --peers stock relu", 3),
     Measurement("imagenet-resnet18", "benchmarks/imagenet.py --networks resnet18", PROTOCOL, 3),
     Measurement("imagenet-resnet50", "benchmarks/imagenet.py --networks resnet50", PROTOCOL, 3),
+    Measurement(
+        "imagenet-stage", "benchmarks/imagenet.py --networks resnet50 --pooling shared --groups stage", PROTOCOL, 1
+    ),
     Measurement("imagenet-vgg16", "benchmarks/imagenet.py --networks vgg16_bn", PROTOCOL, 4),
     Measurement(
         "imagenet-avx2",

@@ -53,7 +53,10 @@ PARTS = {
     "ask": Part(("ask",), private.ask),
     "soak": Part(("soak",), private.soak),
     "marks": Part(("marks",), private.marks),
-    "imagenet": Part(("imagenet-resnet50", "imagenet-resnet18", "imagenet-vgg16", "imagenet-avx2"), private.imagenet),
+    "imagenet": Part(
+        ("imagenet-resnet50", "imagenet-stage", "imagenet-resnet18", "imagenet-vgg16", "imagenet-avx2"),
+        private.imagenet,
+    ),
     "two-party": Part(
         (
             "two-party",

@@ -146,6 +146,7 @@ def imagenet(figures: Figures) -> str:
     lines = [
         [
             f"{NETWORKS[row['network']]}, {row['gates']}, {POOLINGS[row['pooling']]}"
+            + (", groups of a stage" if row.get("groups") == "stage" else "")
             + (", AVX2" if found.get("capability") == "AVX2" else ""),
             f"{row['comparisons']:,}",
             seconds(row["online"]),
@@ -161,8 +162,19 @@ def imagenet(figures: Figures) -> str:
     worst, loads = max(rows, key=lambda row: row["difference"]), [row["load"] for row in rows]
     said = f"""The largest difference of a logit from the network in the clear is {worst["difference"]:.3f}, of
         {worst["largest_logit"]:.0f}. While they ran the load was {min(loads):.1f} to {max(loads):.1f}."""
+    deep = [row for row in rows if (row["network"], row["pooling"]) == ("resnet50", "shared")]
+    spent = [
+        f"{kind} {seconds(spent)}" for row in deep[:1] for kind, spent in sorted(row["profile"].items(), key=_by_time)
+    ]
+    profile = [
+        say(f"The server's time for ResNet-50 with shared pooling, by kind of step: {', '.join(spent)}.")
+    ] * bool(deep)
     wrong = [f"**{NETWORKS[row['network']]}: {fault}.**" for row in rows for fault in row["wrong"]]
-    return "\n\n".join([table(header, lines), say(said), *wrong])
+    return "\n\n".join([table(header, lines), say(said), *profile, *wrong])
+
+
+def _by_time(spent: tuple[str, float]) -> float:
+    return -spent[1]
 
 
 def estimated(figures: Figures) -> str:
