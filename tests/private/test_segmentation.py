@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import deepshare
 from deepshare import private, zoo
+from deepshare.data.images import IMAGENET_MEAN, IMAGENET_STD
 from deepshare.data.pictures import decode_rgb
-from deepshare.data.segmentation import MEAN, STD
 from deepshare.private.cost import Result
 from deepshare.private.ir.program import Program, SharedActivation
 from deepshare.private.ir.trace import translate
@@ -24,7 +24,7 @@ def crops(real_data: Unpack) -> Tensor:
     """Sixteen crops of real frames, normalised."""
     frames = sorted((real_data("camvid-240x180") / "CamVid" / "test").iterdir())[::15]
     images = torch.stack([decode_rgb(frame)[:, 120:152, 100:132] for frame in frames])
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (MEAN, STD))
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     return (images / 255 - mean) / std
 
 
