@@ -6,6 +6,7 @@ SIGUSR1 takes all of its descriptors away, as if something else in the process h
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from deepshare.private.engines.gateshare.fixedpoint import calibrate
 from deepshare.private.engines.gateshare.preprocessing.pool import write_pools
 from deepshare.private.ir.program import Program
 from deepshare.private.ir.trace import translate
+from deepshare.private.remote.client import connected
 from deepshare.private.remote.guests.journal import start_logging
 from deepshare.private.remote.server import ModelServer, Network
 from deepshare.private.remote.tls import make_keys
 from deepshare.private.runtime.engine import find_engine
-from deepshare.private.transport.tls import tls_of
-from tests.private.remote.running import POOL, about
+from deepshare.private.transport.tls import Tls, tls_of
+from tests.private.remote.running import POOL, about, server
 
 SIZE = (3, 8, 8)
 
@@ -37,6 +39,19 @@ def deal(folder: Path, images: int = 4, clients: int = 2) -> Program:
     write_pools(folder, program.outline(), calibrate(program), images, lambda *_: None, clients)
     make_keys(folder / "keys", ["localhost", "127.0.0.1"], clients)
     return program
+
+
+def keys(folder: Path, number: int = 1) -> Tls:
+    return tls_of(folder / "keys" / f"client-{number}")
+
+
+def genuine(address: str, folder: Path, program: Program, number: int = 2) -> float:
+    """A genuine client asks; returns its seconds."""
+    images, started = torch.randn(1, *SIZE), time.monotonic()
+    with connected(server(address, folder / f"client-{number}", keys(folder, number))) as client:
+        logits = client.ask(images).logits
+    assert float((logits - program.evaluate(images)).abs().max()) < 2.0**-4
+    return time.monotonic() - started
 
 
 def lose_descriptors() -> None:
