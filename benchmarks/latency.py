@@ -69,7 +69,7 @@ class Setup:
 
 LINKS = {"lan": LAN, "wan": WAN}
 RECORDS = Path(__file__).parents[1] / "results" / "compare" / "fair"
-MASKED = {"AutoReP": "autorep", "SNL": "snl"}
+MASKED = {"AutoReP": "autorep-running", "SNL": "snl"}  # methods of the study
 RECORDED = 2_288
 SMALL = Setup("resnet18-16", "resnet18", {"width": 16, "num_classes": 100}, (3, 32, 32), {2_288: None, 12_288: None})
 TINY = Setup("tiny", "resnet18", {"width": 4, "num_classes": 10}, (3, 16, 16), {400: None})
