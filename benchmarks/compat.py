@@ -110,7 +110,8 @@ and of functions. Parameters that a library initialises to zero get random value
 open while the gradient of torch's ReLU is zero, and a zero-initialised branch feeds such zeros to the next ReLU.
 *Private* says whether the model is translated for private inference, with equal results on random images, and
 accepted by engine gateshare, after `smooth_to_relu` and sharing where it has sigmoids (*smooth*); else the first thing
-that is refused. Seconds are for finding, planning and sharing, on one thread.
+that is refused. *crypten* says the same of engine crypten. Seconds are for finding, planning and sharing, on one
+thread.
 """
 
 
@@ -126,6 +127,7 @@ class Row:
     trouble: str = ""
     seconds: float = 0.0
     private: str = ""
+    crypten: str = ""
 
     @property
     def result(self) -> str:
@@ -146,43 +148,49 @@ def check(case: Case) -> Row:
     except UnsupportedModelError as error:
         more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
         seconds = time.perf_counter() - started
-        return Row(case, refused=error.problems[0] + more, seconds=seconds, private=private(model, size))
+        return Row(case, 0, 0, "", error.problems[0] + more, "", seconds, *private(model, size))
     seconds = time.perf_counter() - started
     trouble = _trouble(model, shared, sites)
     del shared
-    return Row(case, len(sites), sites.neurons, _reached(sites), "", trouble, seconds, private(model, size))
+    return Row(case, len(sites), sites.neurons, _reached(sites), "", trouble, seconds, *private(model, size))
 
 
-def check_private(case: Case) -> str:
-    """Say whether a model runs privately, without sharing its gates."""
+def check_private(case: Case) -> tuple[str, str]:
+    """Say whether a model runs privately on either engine, without sharing its gates."""
     torch.manual_seed(0)
     model = relu6_to_relu(build(case.name, **case.arguments))
     _wake(model)
     return private(model, (3, case.side, case.side))
 
 
-def private(model: nn.Module, size: tuple[int, int, int]) -> str:
-    """Say whether engine gateshare takes a model: as it is, with ReLUs for smooth activations, or not."""
+def private(model: nn.Module, size: tuple[int, int, int]) -> tuple[str, str]:
+    """Say whether gateshare and crypten take a model: as it is, with ReLUs for smooth activations, or not."""
     _calm(model.eval())
-    problems = _problems(model, size)
-    if not problems:
-        return "runs"
-    if not any("--smooth-to-relu" in problem for problem in problems):
-        return f"refused: {problems[0]}"
-    try:
-        smooth = smooth_to_relu(model)
-        problems = _problems(share(smooth, plan(smooth, size, "100%", layer_sharing=False)), size)
-    except UnsupportedModelError as error:
-        problems = error.problems
-    return f"refused: {problems[0]}" if problems else "runs, smooth"
+    smooth, found = "", _problems(model, size)
+    if any("--smooth-to-relu" in problem for problem in found["gateshare"]):
+        smooth = ", smooth"
+        try:
+            changed = smooth_to_relu(model)
+            found = _problems(share(changed, plan(changed, size, "100%", layer_sharing=False)), size)
+        except UnsupportedModelError as error:
+            found = dict.fromkeys(found, error.problems)
+    gateshare, crypten = (f"refused: {problems[0]}" if problems else "" for problems in found.values())
+    return gateshare or f"runs{smooth}", crypten or f"yes{smooth}"
 
 
-def _problems(model: nn.Module, size: tuple[int, int, int]) -> Sequence[str]:
+def _problems(model: nn.Module, size: tuple[int, int, int]) -> dict[str, Sequence[str]]:
+    """What either engine refuses."""
+    found: dict[str, Sequence[str]] = {"gateshare": (), "crypten": ()}
     try:
-        find_engine("gateshare").check(translate(model, size), {})
+        program = translate(model, size)
     except UnsupportedModelError as error:
-        return error.problems
-    return ()
+        return dict.fromkeys(found, error.problems)
+    for engine in found:
+        try:
+            find_engine(engine).check(program, {})
+        except UnsupportedModelError as error:
+            found[engine] = error.problems
+    return found
 
 
 def _calm(model: nn.Module) -> None:
@@ -249,10 +257,11 @@ def report(rows: Sequence[Row]) -> str:
         INTRODUCTION,
         f"{equal} of {len(rows)} models are equal, {sum(bool(row.refused) for row in rows)} refused. "
         f"{sum(row.private == 'runs' for row in rows)} run privately on gateshare as they are, "
-        f"{sum(row.private == 'runs, smooth' for row in rows)} more without their sigmoids.",
+        f"{sum(row.private == 'runs, smooth' for row in rows)} more without their sigmoids; "
+        f"{sum(row.crypten.startswith('yes') for row in rows)} on crypten.",
         "",
-        "| model | input | sites | ReLUs | reached as | result | private | seconds |",
-        "|---|---|--:|--:|---|---|---|--:|",
+        "| model | input | sites | ReLUs | reached as | result | private | seconds | crypten |",
+        "|---|---|--:|--:|---|---|---|--:|---|",
     ]
     return "\n".join([*lines, *(_line(row) for row in rows), ""])
 
@@ -268,6 +277,7 @@ def _line(row: Row) -> str:
         row.result,
         row.private,
         f"{row.seconds:.1f}",
+        row.crypten,
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -279,11 +289,12 @@ def parse(text: str) -> dict[str, Row]:
     for line in text.splitlines():
         first, *cells = line.split(" | ")
         if (case := cases.get(first)) is not None:
-            _, sites, relus, reached, result, *private, seconds = cells
+            _, sites, relus, reached, result, private, seconds, *crypten = cells
             refused = result.removeprefix("refused: ") if result.startswith("refused: ") else ""
             trouble = "" if refused or result == "equal" else result
             counts, taken = (int(sites.replace(",", "")), int(relus.replace(",", ""))), float(seconds.rstrip(" |"))
-            found[case.name] = Row(case, *counts, reached, refused, trouble, taken, "".join(private))
+            words = private, "".join(crypten).rstrip(" |")
+            found[case.name] = Row(case, *counts, reached, refused, trouble, taken, *words)
     return found
 
 
@@ -293,7 +304,11 @@ def run(
     """Check all cases and report one line per case; where rows are known, what runs privately alone."""
     rows = []
     for case in cases:
-        rows.append(check(case) if known is None else replace(known[case.name], private=check_private(case)))
+        if known is None:
+            rows.append(check(case))
+        else:
+            gateshare, crypten = check_private(case)
+            rows.append(replace(known[case.name], private=gateshare, crypten=crypten))
         tell(_line(rows[-1]))
     return rows
 
