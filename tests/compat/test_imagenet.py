@@ -13,7 +13,7 @@ from benchmarks.imagenet import ROLES, line, measure, read
 @pytest.mark.parametrize(("pooling", "comparisons"), [("exact", 33_996), ("avg", 9_420), ("all", 71_680)])
 def test_a_small_network_with_its_pool(pooling: str, comparisons: int) -> None:
     """47,104 ReLUs; the pool has four comparisons in a row: 2 x 64x16x8 and 2 x 64x8x8."""
-    row = measure("resnet18", pooling, read(None, 32), "20%")
+    row = measure("resnet18", pooling, read(None, 32), "20%", "consecutive")
     assert row.wrong == [] and row.rounds == (18 if pooling == "avg" else 22)
     assert row.comparisons == comparisons
     assert set(row.memory) == set(ROLES) and min(row.memory.values()) > 100e6
