@@ -24,6 +24,7 @@ from deepshare.training.run.networks import find, names
 ROOT = Path(__file__).parents[1]
 MAIN_STUDY = "fair"
 OURS, RIVALS = "deepshare", ("autorep", "autorep-running")  # the first rival that has a result
+PLAIN = "relu"
 STARTING = "the starting point of SNL, AutoReP and squares"
 UNSTEADY = 3.0  # points below its best epoch from which a method's end says little
 SPREAD = "Results of several seeds are a mean ± standard deviation."
@@ -65,12 +66,13 @@ def glance() -> str:
     seeds = (
         f"mean ± standard deviation of {counts} seeds" if ours.test.spread or rival.test.spread else f"seeds: {counts}"
     )
+    plain = [f" All ReLUs have {row.test}%." for row in shown if row.method == PLAIN]
     said = (
         f"With {ours.runs[0].gates:,} of {ours.runs[0].neurons:,} gates {ours.title} has {ours.test}% on test images "
-        f"after its last epoch and {bests[0]}% on validation images in its best, "
-        f"{rival.title} {rival.test}% and {bests[1]}%. "
+        f"at its end and {bests[0]}% on validation images at its best, "
+        f"{rival.title} {rival.test}% and {bests[1]}%.{''.join(plain)} "
         f"{_unsteady(study, rival)} {progress(study, outcomes).partition(' Chosen')[0]} "
-        f"[ResNet-18 of width 16 on CIFAR-100, {study.data[data].title.lower()}, {study.epochs} epochs in all for each]"
+        f"[ResNet-18 of width 16, CIFAR-100, {study.data[data].title.lower()}, {study.epochs} epochs in all]"
         f"(results/compare/{MAIN_STUDY}/README.md), {seeds}."
     )
     return "\n".join(textwrap.wrap(said, 120, break_on_hyphens=False))

@@ -119,8 +119,11 @@ def test_more_seeds_and_ceilings_only_change_figures(monkeypatch: pytest.MonkeyP
     page, short = docs_hooks.standings(), " ".join(docs_hooks.glance().split())
     assert "| DeepShare | 2,288 | 46.00 ± 1.00% | 49.00 ± 0.00% |" in page
     assert "epochs: the starting point of SNL, AutoReP and squares" in page and "all ReLUs, plain training" in page
-    assert "gates DeepShare has 46.00 ± 1.00% on test images after its last epoch and 49.00 ± 0.00% on valid" in short
-    assert "AutoReP 45.00 ± 1.00% and 49.00 ± 0.00%." in short and len(docs_hooks.glance().splitlines()) <= 4
+    assert "gates DeepShare has 46.00 ± 1.00% on test images at its end and 49.00 ± 0.00% on valid" in short
+    assert (
+        "AutoReP 45.00 ± 1.00% and 49.00 ± 0.00%. All ReLUs have 44.00%." in short
+        and len(docs_hooks.glance().splitlines()) <= 4
+    )
     said = "AutoReP ends 5.0 points below its best on validation images, so its last epoch says little."
     for text in (" ".join(page.split()), short):
         assert said in text and "upper bound" not in text and "mean ± standard deviation" in text
