@@ -99,19 +99,17 @@ MEASUREMENTS = (
     _gateshare("gateshare", "--rounds 6", 4, BESIDE_CRYPTEN),
     _gateshare("gateshare-bits", "--rounds 3 --comparison-bits calibrated --peers relu", 2),
     _two_party("two-party", "--rounds 5", 4),
-    _two_party("two-party-8", "--engines gateshare gateshare-2pc --images 8", 2),
-    _two_party("two-party-lan", "--engines gateshare gateshare-2pc --rounds 3 --link lan", 1),
-    _two_party("two-party-wan", "--engines gateshare gateshare-2pc --rounds 3 --link wan", 1),
+    _two_party("two-party-8", "--images 8", 4),
+    _two_party("two-party-lan", "--rounds 3 --link lan", 2),
+    _two_party("two-party-wan", "--rounds 3 --link wan", 4),
     _two_party("two-party-resnet18", "--network resnet18 --rounds 3", 6),
     _two_party(
-        "two-party-resnet18-lan", "--network resnet18 --engines gateshare gateshare-2pc --rounds 2 --link lan", 2
+        "two-party-resnet18-lan", "--network resnet18 --engines gateshare gateshare-2pc --rounds 4 --link lan", 2
     ),
     _two_party(
-        "two-party-resnet18-wan", "--network resnet18 --engines gateshare gateshare-2pc --rounds 2 --link wan", 3
+        "two-party-resnet18-wan", "--network resnet18 --engines gateshare gateshare-2pc --rounds 4 --link wan", 3
     ),
     _two_party("two-party-resnet18-8", "--network resnet18 --engines gateshare gateshare-2pc --images 8", 3),
-    _two_party("two-party-cheetah-lan", "--engines spu-cheetah --link lan", 2),
-    _two_party("two-party-cheetah-wan", "--engines spu-cheetah --link wan", 3),
     _two_party("two-party-avx2", "--engines gateshare gateshare-2pc --rounds 3 --without-avx512", 1),
     Measurement(
         "two-party-others",

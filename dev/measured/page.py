@@ -67,8 +67,6 @@ PARTS = {
             "two-party-resnet18-lan",
             "two-party-resnet18-wan",
             "two-party-resnet18-8",
-            "two-party-cheetah-lan",
-            "two-party-cheetah-wan",
             "two-party-avx2",
         ),
         private.two_party,
