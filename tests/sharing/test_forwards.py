@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from deepshare import count_gates, find_sites, plan, share
 from deepshare.errors import UnsupportedModelError
@@ -161,6 +161,15 @@ def test_functions_in_methods_helpers_and_generators_are_rewritten(kind: type[nn
     made = rewritten(model, smooth_to_relu=True, maxpool="avg")
     assert len(find_sites(made, SIZE)) == 1 and not find_sites(made, SIZE).others
     assert sum(isinstance(module, nn.AvgPool2d) for module in made.modules()) == pools
+
+
+def test_networks_of_torch_fx_are_rewritten() -> None:
+    model, images = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Hardswish(), nn.MaxPool2d(2)).eval(), torch.randn(2, *SIZE)
+    traced = fx.symbolic_trace(model)
+    made = rewritten(traced, piecewise_to_relu=True, maxpool="exact")
+    torch.testing.assert_close(made(images), model(images))
+    assert {site.compares for site in find_sites(made, SIZE)} == {"bound", "pool"}
+    assert not find_sites(rewritten(traced, smooth_to_relu=True, maxpool="avg"), SIZE).others
 
 
 def test_what_is_left_of_a_request_is_refused_by_name() -> None:

@@ -216,7 +216,9 @@ def _names_of(value: Any, block: nn.Module, seen: set[FunctionType]) -> Iterable
     if any(value is function for function in _FUNCTIONS):
         return (str(getattr(value, "__name__", "")),)
     value = getattr(value, "fget" if isinstance(value, property) else "__func__", value)
-    if not isinstance(value, FunctionType) or value in seen or value.__module__.partition(".")[0] == "torch":
+    if not isinstance(value, FunctionType) or value in seen:
+        return ()
+    if (value.__module__ or "").partition(".")[0] == "torch":  # forwards of torch.fx are of no module
         return ()
     seen.add(value)
     names = list(_names_in(value.__code__))
