@@ -37,6 +37,8 @@ def write_atomically(path: Path, content: bytes, mode: int | None = None, *, syn
 
 def sync_folder(folder: Path) -> None:
     """Put the names in a folder, or the content of a file, on the disk."""
+    if os.name == "nt":  # Windows opens no folders, and syncs only files that are open for writing
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
