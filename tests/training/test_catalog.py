@@ -49,6 +49,10 @@ def test_the_best_epoch_has_no_more_gates_than_the_last(tmp_path: Path) -> None:
     ]
     phase = [{"phase": "finetune", "epoch": e, "val_accuracy": v, **m} for e, (v, m) in enumerate(lines, 1)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in phase))
+    # The epoch of the kept weights, without which they are taken for those of the highest score, one of the fade.
+    assert record(tmp_path).best == BestEpoch(epoch=3, validation=60.0, test=None)
+    result = json.loads((tmp_path / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps(result | {"best_epoch": 3}))
     assert record(tmp_path).best == BestEpoch(epoch=3, validation=60.0, test=95.0)
 
 

@@ -16,6 +16,7 @@ from deepshare.training.api import fit
 from deepshare.training.build import load, plain_network
 from deepshare.training.pipeline import check_method
 from deepshare.training.recipe.files import Recipe, load_recipe
+from deepshare.training.run.folder import RunFolder
 from tests.training.small_runs import StopAfter, StoppedError
 
 SIZE = (1, 8, 8)
@@ -122,6 +123,7 @@ def test_the_count_is_exact_and_within_the_budget(finished: tuple[str, Path]) ->
     assert budget is not None
     assert isinstance(budget.gates, int)
     result = json.loads((folder / "result.json").read_text())
+    assert result["best_epoch"] in range(1, RunFolder(folder).lines()[-1]["epoch"] + 1)
     found = count_gates(load(folder), SIZE)
     assert found == result["gates"] <= budget.gates
     assert found == GATES.get(name, found)

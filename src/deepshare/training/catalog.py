@@ -6,7 +6,7 @@ such a file was not run to the end.
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
@@ -19,7 +19,7 @@ from deepshare.errors import CheckpointError, RecipeError
 from deepshare.text import table
 from deepshare.training.recipe.files import Recipe, differences, load_recipe, names
 from deepshare.training.recipe.schema import Section
-from deepshare.training.run.folder import RunFolder, at_budget, own_lines, read_environment
+from deepshare.training.run.folder import RunFolder, best_line, own_lines, read_environment
 
 NOT_RUN = "not run to the end"
 
@@ -30,12 +30,13 @@ class BestEpoch(Section):
     Attributes:
         epoch: Number of the epoch, from 1.
         validation: Score on the validation images, in percent.
-        test: Score on the test images, in percent.
+        test: Score on the test images, in percent; None where the best weights that were kept are of another epoch, as
+            in early runs whose best epoch was one of a fade.
     """
 
     epoch: int
     validation: float
-    test: float
+    test: float | None
 
 
 class Finished(Section):
@@ -141,7 +142,7 @@ def record(folder: str | Path) -> Finished:
         score=score,
         test=round(100 * result["test"]["last"][score], 2),
         validation=round(100 * lines[-1][f"val_{score}"], 2),
-        best=_best(lines, f"val_{score}", result["test"]["best"][score]),
+        best=_best(lines, f"val_{score}", result),
         gates=result["gates"],
         neurons=result.get("neurons") or _neurons(path / "plan.json") or result["gates"],
         epochs={line["phase"]: line["epoch"] for line in lines},
@@ -152,10 +153,17 @@ def record(folder: str | Path) -> Finished:
     )
 
 
-def _best(lines: Sequence[dict[str, Any]], score: str, test: float) -> BestEpoch:
-    last = [line for line in lines if line["phase"] == lines[-1]["phase"]]
-    best = max([line for line in last if at_budget(line)] or last[-1:], key=lambda line: float(line[score]))
-    return BestEpoch(epoch=best["epoch"], validation=round(100 * best[score], 2), test=round(100 * test, 2))
+def _best(lines: Sequence[dict[str, Any]], score: str, result: Mapping[str, Any]) -> BestEpoch:
+    best = best_line(lines, score)
+    last = [line for line in lines if line["phase"] == best["phase"]]
+    # Early runs kept the best of all epochs of the phase, and did not say of which it was.
+    kept = result.get("best_epoch") or max(last, key=lambda line: float(line[score]))["epoch"]
+    test = result["test"]["best"][score.removeprefix("val_")] if kept == best["epoch"] else None
+    return BestEpoch(
+        epoch=best["epoch"],
+        validation=round(100 * best[score], 2),
+        test=None if test is None else round(100 * test, 2),
+    )
 
 
 def _written(file: Path) -> str:

@@ -21,7 +21,7 @@ from deepshare.training.build import budget_of, make_method, make_plan, output_s
 from deepshare.training.evaluate import Metrics
 from deepshare.training.recipe.files import Recipe
 from deepshare.training.run.checkpoint import Kind, fill, read_weights, write_file
-from deepshare.training.run.folder import RunFolder, own_lines
+from deepshare.training.run.folder import RunFolder, best_line, own_lines
 from deepshare.training.shared_models import is_shared, plan_of
 from deepshare.training.trainer import Networks, Prerequisite
 from deepshare.zoo.names import arguments_of
@@ -136,7 +136,9 @@ class Pipeline:
         chosen = copy.deepcopy(network)
         fill(chosen, read_weights(run.best)[0], run.best)
         figures["best"] = _figures(data.test(chosen, batch))
+        lines = run.lines()
         result = {
+            "best_epoch": best_line(lines, "val_miou" if "val_miou" in lines[-1] else "val_accuracy")["epoch"],
             "gates": count_gates(network, self.networks.input_size),
             "neurons": find_sites(base, self.networks.input_size).neurons,
             "test": figures,

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import takewhile
@@ -231,6 +231,12 @@ def _is_json(line: bytes) -> bool:
 def at_budget(line: Mapping[str, Any]) -> bool:
     """Return True if an epoch had no more gates than the result: none were soft, and no ReLU was still fading."""
     return line.get("hard_share", 1.0) == 1.0 and not line.get("own_relu")
+
+
+def best_line(lines: Sequence[dict[str, Any]], score: str) -> dict[str, Any]:
+    """Return the line of the last phase with the highest score, among epochs with no more gates than in the end."""
+    last = [line for line in lines if line["phase"] == lines[-1]["phase"]]
+    return max([line for line in last if at_budget(line)] or last[-1:], key=lambda line: float(line[score]))
 
 
 def own_lines(run: RunFolder) -> list[dict[str, Any]]:
