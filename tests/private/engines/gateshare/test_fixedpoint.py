@@ -148,6 +148,11 @@ def test_numbers_that_vanish_are_refused_by_name() -> None:
     with pytest.raises(EngineError, match=r"fc: the logits differ by .*, less than the noise .*: train the network"):
         calibrate(translate(quiet, SIZE))
     calibrate(with_answer(translate(quiet, SIZE), "class"))
+    quiet.fc = nn.Linear(8, 1)
+    for value in quiet.fc.parameters():
+        value.data *= 1e-3
+    with pytest.raises(EngineError, match=r"train the network or multiply its logits by a number$"):  # not of its class
+        calibrate(translate(quiet, SIZE))
 
 
 class Idle(nn.Module):

@@ -37,9 +37,11 @@ def check_precision(
     """
     span = float(scores.max() - scores.min())
     if not program.hides_scores and 0 < span < 2.0**noise / math.sqrt(3):
+        several = scores.shape[1] > 1  # of one logit there is no class
+        cures = "multiply its logits by a number" + (", or ask for the class (--answer class)" if several else "")
         raise EngineError(
             f"{called(program.operations[-1])}: the logits differ by {span:.1g} at the most, less than the noise that "
-            "hides rounding: train the network, multiply its logits by a number, or ask for the class (--answer class)"
+            f"hides rounding: train the network{',' if several else ' or'} {cures}"
         )
     found = list(zip(largest, program.operations, strict=True))[1:]
     value, smallest = min(
