@@ -66,12 +66,13 @@ def glance() -> str:
     seeds = (
         f"mean ± standard deviation of {counts} seeds" if ours.test.spread or rival.test.spread else f"seeds: {counts}"
     )
+    unsteady = f"{words} " if (words := _unsteady(study, rival)) else ""
     plain = [f" All ReLUs have {row.test}%." for row in shown if row.method == PLAIN]
     said = (
         f"With {ours.runs[0].gates:,} of {ours.runs[0].neurons:,} gates {ours.title} has {ours.test}% on test images "
         f"at its end and {bests[0]}% on validation images at its best, "
         f"{rival.title} {rival.test}% and {bests[1]}%.{''.join(plain)} "
-        f"{_unsteady(study, rival)} {progress(study, outcomes).partition(' Chosen')[0]} "
+        f"{unsteady}{progress(study, outcomes).partition(' Chosen')[0]} "
         f"[ResNet-18 of width 16, CIFAR-100, {study.data[data].title.lower()}, {study.epochs} epochs in all]"
         f"(results/compare/{MAIN_STUDY}/README.md), {seeds}."
     )
