@@ -5,17 +5,24 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from itertools import chain, count
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from deepshare.errors import EngineError
-from deepshare.files import sync_folder, sync_tree
+from deepshare.files import sync_folder, sync_tree, write_atomically
 from deepshare.private.engines.gateshare.lot import Holder
 from deepshare.private.engines.gateshare.preprocessing.marks import Marks, Stock
 from deepshare.private.engines.gateshare.preprocessing.pool import ABOUT, NO_POOL, pools_in
 
 LOW = (0.2, 0.05)
 """Shares of a pool at which to warn."""
+MOVING = ".moving"
+"""File in a pool that goes to another disk; it names the copy, which is that of no other pool."""
+_LOCK = ".moving.lock"
 
 
 @dataclass(frozen=True)
@@ -116,35 +123,54 @@ def move_pool(new: Path, folder: Path) -> Path:
     and all of it is on the disk by then. Cut short, the same call goes on.
 
     Raises:
-        EngineError: It is no pool, or the folder is one itself, or another pool of that name is being moved there.
+        EngineError: It is no pool, or the folder is one itself, or it is being moved already.
     """
-    hidden = folder / f".{new.resolve().name}.incoming"
-    if not (new / ABOUT).is_file() and not ((hidden / ABOUT).is_file() and new.is_dir()):
+    if not (new / ABOUT).is_file() and not (new / MOVING).is_file():
         raise EngineError(NO_POOL.format(new))
     if (folder / ABOUT).exists():
         raise EngineError(f"{folder} is a pool itself: give a folder of pools, and the same one to serve --pool")
-    # The pools of several dealings are all named `server`.
-    target = next(path for path in _names(folder, new.resolve().name) if not path.exists())
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if (new / ABOUT).is_file() and _renamed(new, target):
-            sync_folder(new.parent)
-        else:
-            if (new / ABOUT).is_file():
-                shutil.copytree(new, hidden)
-                sync_tree(hidden)
-                sync_folder(folder)
-                (new / ABOUT).unlink()
-                sync_folder(new)
-            hidden.rename(target)
+        target = _free(folder, new)
+        if not (new / ABOUT).is_file() or not _renamed(new, target):
+            with FileLock(new / _LOCK, timeout=0):
+                return _moved_to_another_disk(new, folder)
+        sync_folder(new.parent)
         sync_folder(folder)
-        if new.exists():
-            shutil.rmtree(new)
-    except FileExistsError as error:
-        raise EngineError(f"{new} was not moved: another pool is being moved, or delete {hidden}") from error
+    except Timeout:
+        raise EngineError(f"{new} is being moved already: let that end") from None
     except OSError as error:
         raise EngineError(f"{new} cannot be moved to {folder} ({error.strerror}): give another folder") from error
     return target
+
+
+def _moved_to_another_disk(new: Path, folder: Path) -> Path:
+    if not (new / MOVING).exists():
+        write_atomically(new / MOVING, token_hex(8).encode(), 0o600)
+    token = (new / MOVING).read_text()
+    hidden = folder / f".{token}.incoming"
+    if (new / ABOUT).is_file():
+        if hidden.exists():  # it need not be whole
+            shutil.rmtree(hidden)
+        shutil.copytree(new, hidden, ignore=shutil.ignore_patterns(_LOCK))
+        sync_tree(hidden)
+        sync_folder(folder)
+        (new / ABOUT).unlink()
+        sync_folder(new)
+    if hidden.exists():
+        hidden.rename(_free(folder, new))
+        sync_folder(folder)
+    copies = [path.parent for path in folder.glob(f"*/{MOVING}") if path.read_text() == token]
+    if not copies:
+        raise EngineError(f"{new} was being moved to another folder: give that one")
+    for path in new.iterdir():  # first what is secret, while it can be told what all this is
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (MOVING, _LOCK):
+            path.unlink()
+    shutil.rmtree(new)
+    (copies[0] / MOVING).unlink()
+    return copies[0]
 
 
 def _renamed(new: Path, target: Path) -> bool:
@@ -158,9 +184,8 @@ def _renamed(new: Path, target: Path) -> bool:
     return True
 
 
-def _names(folder: Path, name: str) -> Iterator[Path]:
-    yield folder / name
-    number = 2
-    while True:
-        yield folder / f"{name}-{number}"
-        number += 1
+def _free(folder: Path, new: Path) -> Path:
+    """Where a pool goes: the pools of several dealings are all named `server`."""
+    name = new.resolve().name
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(folder / name for name in names if not (folder / name).exists())
