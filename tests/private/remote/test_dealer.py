@@ -239,11 +239,31 @@ def test_a_fill_says_how_many_lots_came(folder: Path, dealing: Dealing, cli: Cli
         keys = ("--tls", folder / "keys" / name, "--dealer", dealing.service.address)
         return cli("private", "pool", "fill", folder / "pools" / name, *keys, "--once", *flags).err.splitlines()[-1]
 
-    nothing = "0 lots came: the pool is full, or the other party has to ask the dealer first"
+    nothing = (
+        "0 lots came: the pool is full, the other party has to ask the dealer first, or all is dealt that the dealer's "
+        "limits allow"
+    )
     assert once("client-1") == nothing
     assert once("server", "--server") == "6 lots came"
     assert once("client-1") == "6 lots came"
     assert once("client-1") == nothing
+
+
+def test_the_door_does_not_wait_for_lots_that_are_dealt(folder: Path, dealing: Dealing) -> None:
+    """The server's report does; handshakes go on meanwhile."""
+    server, client = (refill(folder, name, dealing.service.address) for name in ("server", "client-1"))
+    with closing(server), closing(client):
+        lock = dealing.service._dealership._lock
+        with lock:
+            waits = threading.Thread(target=server.fill, daemon=True)
+            waits.start()
+            waits.join(0.3)
+            greeted = threading.Thread(target=lambda: refill(folder, "client-2", dealing.service.address).close())
+            greeted.start()
+            greeted.join(10)
+            assert waits.is_alive() and not greeted.is_alive()
+        waits.join(20)
+        assert not waits.is_alive() and client.fill() == 0
 
 
 def test_two_dealings_do_not_mix(folder: Path, dealing: Dealing) -> None:

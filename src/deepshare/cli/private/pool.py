@@ -97,8 +97,11 @@ def fill(
                     while count := refill.fill():
                         came += count
                     if once:
-                        none = "" if came else ": the pool is full, or the other party has to ask the dealer first"
-                        note(f"{came:,} lots came{none}")
+                        none = (
+                            ": the pool is full, the other party has to ask the dealer first, or all is dealt that the "
+                            "dealer's limits allow"
+                        )
+                        note(f"{came:,} lots came{'' if came else none}")
                         return
                     refill.keep_full(every)
             except DealerGoneError as error:

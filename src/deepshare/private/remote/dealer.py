@@ -6,8 +6,8 @@ Both parties connect to the dealer, each with its certificate, whose name says w
     party:  {"have"}                dealer: {"lots"}, then each lot; the party says {"got"} when it is on its disk
 
 The server says with "have" how many fresh lots of each client it holds, {"fresh"}, of at most `MOST_OWNERS` at a time.
-Whatever a client says of itself, the server holds about twice its level for it at the most: it could fill the server's
-disk otherwise.
+Whatever a client says of itself, the server holds twice its level for it at the most, and the spare lots of all its
+images: it could fill the server's disk otherwise.
 
 A half of a lot stays in the dealer's folder until its owner has it, and is overwritten then. A client gets its half
 after the server has the other, so that it never names a lot which the server does not know. Killed at any point, each
@@ -222,9 +222,8 @@ class DealerService:
         have = message.get("have")
         if type(have) is not int or not 0 <= have < 1 << 32:
             raise RefusalError("say how many lots you have")
-        if guest.state == "server":
-            self._dealership.report(_fresh(message))
-        return Work(lambda: self._serve(guest, have))
+        fresh = _fresh(message) if guest.state == "server" else {}
+        return Work(lambda: self._serve(guest, have, fresh))
 
     def _greet(self, guest: Guest, hello: dict[str, Any]) -> Reply:
         role = hello.get("role")
@@ -246,12 +245,14 @@ class DealerService:
         begin(one.dealer.id, one.steps, guest.channel)
         return reply
 
-    def _serve(self, guest: Guest, have: int) -> None:
+    def _serve(self, guest: Guest, have: int, fresh: dict[str, int]) -> None:
         """Send a party what waits for it; in a thread."""
         role: Holder = guest.state
         one, channel = self._dealership, guest.channel
         try:
-            if role == "client":
+            if role == "server":  # here, since it waits while lots are dealt, and the door's thread must not
+                one.report(fresh)
+            else:
                 one.deal(guest.name, have)
             halves = list(one.waiting(role, guest.name))[:MOST_AT_ONCE]
             channel.send_message({"lots": len(halves)})
