@@ -189,6 +189,22 @@ def test_accept_that_fails_for_want_of_descriptors_is_tried_again(
     assert next(fails, None) is None
 
 
+def test_a_server_that_stops_does_not_try_to_accept(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of descriptors just before: the door would look all the time."""
+    door = running.listening._door
+    looks, look = list[float](), door._look
+
+    def watched() -> None:
+        looks.append(time.monotonic())
+        look()
+
+    monkeypatch.setattr(door, "_look", watched)
+    door._tell(lambda: setattr(door, "_accept_at", time.monotonic()))
+    door.stop_accepting()
+    time.sleep(0.5)
+    assert len(looks) < 20
+
+
 def test_silent_connections_are_no_threads_and_go_after_a_while(
     running: Running, program: Program, folder: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

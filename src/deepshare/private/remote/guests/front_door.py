@@ -122,7 +122,7 @@ class FrontDoor:
             with suppress(KeyError, ValueError):
                 self._selector.unregister(self.listener)
             self.listener.close()
-            self._stopping = True
+            self._stopping, self._accept_at = True, 0.0
             for guest in list(self._guests):
                 if guest.stage in ("handshake", "listening", "parked"):
                     self._refuse(guest, _STOPPING)
