@@ -42,7 +42,7 @@ OFFER_SECONDS = 60.0
 MOST_OPTIONS = 16
 # What a normalised picture holds at most: beyond, it would depend on the picture whether it can be computed with.
 LARGEST_NUMBER = 4096.0
-_TURNED_AWAY = "{} hung up at once: too many connect to it from where you are; ask again later"
+_TURNED_AWAY = "{} hung up at once: too many connect to it from where you are, or it is not up; ask again later"
 
 
 class LostError(EngineError):
