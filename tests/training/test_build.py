@@ -3,22 +3,28 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepshare import zoo
 from deepshare.data.images import height_and_width
 from deepshare.errors import CheckpointError, PlanError
-from deepshare.sharing.convert import count_gates
+from deepshare.sharing.convert import count_gates, share
+from deepshare.sharing.piecewise import REACH
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.planning import plan
 from deepshare.sharing.sites import find_sites
-from deepshare.training.build import layout_of, load, of_first_sites, plain_network
+from deepshare.training.build import build as build_model
+from deepshare.training.build import layout_of, load, make_plan, of_first_sites, plain_network
 from deepshare.training.evaluate import evaluate
 from deepshare.training.recipe.allocation import find
 from deepshare.training.recipe.files import Recipe, load_recipe, names
+from deepshare.training.recipe.schema import Model
+from deepshare.training.run.checkpoint import WeightsHeader, plan_checksum, save_weights
+from deepshare.training.run.folder import RunFolder
 from tests.training.allocation.shapes import build, sites_of
 from tests.training.small_runs import Finished
 
@@ -138,6 +144,52 @@ def test_the_teacher_is_a_run_of_its_own(finished: Finished) -> None:
     teacher = load(finished[0] / "teacher")
     assert sum(isinstance(module, nn.GELU) for module in teacher.modules()) == 8
     assert load_recipe(finished[0] / "teacher" / "recipe.toml") == load_recipe(finished[0] / "recipe.toml")
+
+
+class Pooled(nn.Module):
+    """What early versions did not rewrite: a maximum of two tensors, and an adaptive max-pool."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.conv, self.relu, self.fc = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Linear(4, num_classes)
+        self.pool = nn.AdaptiveMaxPool2d(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        y: Tensor = self.fc(self.pool(torch.maximum(self.relu(x), 0.5 * x)).flatten(1))
+        return y
+
+
+def finished_by(reach: int, rewriting: dict[str, Any], folder: Path) -> tuple[Path, nn.Module]:
+    """Write what a finished run of a version with such a reach leaves, and return its network, too."""
+    wanted = Model(name=f"{__name__}:Pooled", num_classes=10, **rewriting)
+    recipe = load_recipe("digits", {"budget.gates": "50%"}).model_copy(update={"model": wanted})
+    base = build_model(recipe.model, reach)
+    made = make_plan(recipe, base, (1, 8, 8))
+    network = share(base, made).eval()
+    run = RunFolder(folder)
+    run.begin(recipe, {}, made, None)
+    save_weights(run.model, network, WeightsHeader("shared", (1, 8, 8), plan_checksum(made), reach=reach))
+    return folder, network
+
+
+@pytest.mark.parametrize("reach", [1, REACH])
+def test_runs_load_with_the_sites_of_their_plan(reach: int, tmp_path: Path) -> None:
+    folder, network = finished_by(reach, {"piecewise_to_relu": True}, tmp_path)
+    images = torch.randn(2, 1, 8, 8)
+    assert torch.equal(load(folder)(images), network(images))
+    assert len(Plan.load(folder / "plan.json").groups) == reach
+
+
+def test_runs_of_early_versions_do_not_load_as_another_network(tmp_path: Path) -> None:
+    for reach in (1, REACH):
+        folder, network = finished_by(reach, {"maxpool": "avg"}, tmp_path / str(reach))
+        if reach == 1:
+            with pytest.raises(CheckpointError, match="does not tell whether its activations or pools were replaced"):
+                load(folder)
+        else:
+            images = torch.randn(2, 1, 8, 8)
+            assert torch.equal(load(folder)(images), network(images))
 
 
 def test_folders_that_are_no_finished_run(folder: Path, tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ _FUNCTIONS = {operator.abs} | {
 }
 
 
-def replace_functions(block: nn.Module, path: str, makes: Sequence[Make], kinds: AbstractSet[type[nn.Module]]) -> None:
+def replace_functions(
+    block: nn.Module, path: str, makes: Sequence[Make], kinds: AbstractSet[type[nn.Module]], reach: int
+) -> None:
     """Replace functions in the forward of a block by modules, in place, together with its ReLU functions.
 
     A module that was replaced already and is called several times becomes a module for each call, since each call has
@@ -113,12 +115,14 @@ def replace_functions(block: nn.Module, path: str, makes: Sequence[Make], kinds:
         path: Its path in the model, for messages.
         makes: Each returns a module in the place of another one, or None.
         kinds: Types of the modules that were put in the place of others.
+        reach: 1 for functions that the forward itself or what it calls names, 2 for all.
 
     Raises:
         UnsupportedModelError: The block calls such a function and cannot be traced.
     """
     wanted = {name for name in _MODULES if _made(_default(name), makes) is not None}
-    named = sorted(_named(block) & wanted, key=lambda name: (name in _ALSO, name))
+    names = _named_early(block) if reach == 1 else _named(block)
+    named = sorted(names & wanted, key=lambda name: (name in _ALSO, name))
     own = not type(block).__module__.startswith("torch.nn.")
     if not named and not (own and any(type(child) in kinds for child in block.children())):
         return
@@ -201,6 +205,27 @@ def _named(block: nn.Module) -> set[str]:
     else:
         names = _names_of(getattr(forward, "__func__", forward), block, set())
     return {name.strip("_") for name in names} & _MODULES.keys()
+
+
+def _named_early(block: nn.Module) -> set[str]:
+    """Functions that early versions found: those that the forward names, and the functions that it calls."""
+    if isinstance(block.forward, RewrittenForward) or type(block).__module__.startswith("torch.nn."):
+        return _named(block)
+    function = getattr(block.forward, "__func__", None)
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    reached = [vars(block).get(name, getattr(function, "__globals__", {}).get(name)) for name in names]
+    found = chain(names, *map(_names_of_early, reached))
+    return {name.rstrip("_") for name in found} & _MODULES.keys()
+
+
+def _names_of_early(value: Any) -> Iterable[str]:
+    if isinstance(value, partial):
+        return _names_of_early(value.func)
+    if isinstance(value, dict | list | tuple):
+        return chain(*map(_names_of_early, value.values() if isinstance(value, dict) else value))
+    if any(value is function for function in _FUNCTIONS):
+        return (str(getattr(value, "__name__", "")),)
+    return value.__code__.co_names if isinstance(value, FunctionType) else ()
 
 
 def _names_of(value: Any, block: nn.Module, seen: set[FunctionType]) -> Iterable[str]:

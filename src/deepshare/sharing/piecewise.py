@@ -18,6 +18,10 @@ from deepshare.sharing.sites import BoundReLU, PoolReLU, mark, requests_of
 
 MaxPool = Literal["exact", "shared", "avg"]
 
+# The version of what `rewritten` reaches. Weights record it, since the same request once gave another network.
+REACH = 2
+_SINCE_2 = (nn.AdaptiveMaxPool2d, nn.Threshold, GivenPReLU, Maximum, Minimum)
+
 # timm has classes of its own under the same names.
 _RECTIFIED = frozenset(
     {"SiLU", "Swish", "GELU", "GELUTanh", "QuickGELU", "ELU", "SELU", "CELU", "Mish", "Hardswish", "Softplus"}
@@ -217,9 +221,16 @@ def maxpool_to_avgpool(model: nn.Module) -> nn.Module:
 
 
 def rewritten(
-    model: nn.Module, *, piecewise_to_relu: bool = False, smooth_to_relu: bool = False, maxpool: MaxPool | None = None
+    model: nn.Module,
+    *,
+    piecewise_to_relu: bool = False,
+    smooth_to_relu: bool = False,
+    maxpool: MaxPool | None = None,
+    reach: int = REACH,
 ) -> nn.Module:
     """Return a model with all wanted replacements; the model itself where none is wanted.
+
+    Reach 1 is for networks that were trained by early versions: it leaves alone what these did not find.
 
     Raises:
         DeepShareError: The kind of max-pooling is unknown.
@@ -234,9 +245,15 @@ def rewritten(
     asked = {request: make for request, (wanted, make) in chosen.items() if wanted}
     if not asked:
         return model
-    result = _replaced(model, list(asked.values()))
+    if reach == 1:
+        return _replaced(model, [_early(make) for make in asked.values()], reach)
+    result = _replaced(model, list(asked.values()), reach)
     mark(result, requests_of(model) | asked.keys())
     return result
+
+
+def _early(make: Make) -> Make:
+    return lambda module: None if isinstance(module, _SINCE_2) else make(module)
 
 
 def _piecewise(module: nn.Module) -> nn.Module | None:
@@ -296,7 +313,7 @@ def _plain(pool: nn.MaxPool2d) -> nn.MaxPool2d:
     return pool
 
 
-def _replaced(model: nn.Module, makes: Sequence[Make]) -> nn.Module:
+def _replaced(model: nn.Module, makes: Sequence[Make], reach: int) -> nn.Module:
     """Return a copy with other modules in the place of those, and of functions, for which a `make` has one."""
     result = nn.Sequential(copy.deepcopy(model))  # the model itself may be replaced
     made: dict[nn.Module, nn.Module] = {}
@@ -314,5 +331,5 @@ def _replaced(model: nn.Module, makes: Sequence[Make]) -> nn.Module:
                     made[module] = new.train(module.training)
                 result.set_submodule(path, made[module])
     for path, module in list(result[0].named_modules()):
-        replace_functions(module, path, makes, {type(new) for new in made.values()})
+        replace_functions(module, path, makes, {type(new) for new in made.values()}, reach)
     return result[0]

@@ -13,7 +13,7 @@ from deepshare.errors import CheckpointError, DataError, PlanMismatchError, Reci
 from deepshare.methods.base import Method, MethodContext
 from deepshare.sharing.convert import relu6_to_relu, replace_sites
 from deepshare.sharing.observe import other_channels
-from deepshare.sharing.piecewise import rewritten
+from deepshare.sharing.piecewise import REACH, rewritten
 from deepshare.sharing.plan import Plan
 from deepshare.sharing.planning import Grouping, group_sites, parse_budget, plan
 from deepshare.sharing.sites import Site, find_sites
@@ -22,7 +22,7 @@ from deepshare.training.pretrained import start_from
 from deepshare.training.recipe.files import Recipe, load_recipe
 from deepshare.training.recipe.schema import Budget, Model
 from deepshare.training.run import networks
-from deepshare.training.run.checkpoint import Kind, fill, plan_checksum, read_weights
+from deepshare.training.run.checkpoint import Kind, WeightsHeader, fill, plan_checksum, read_weights
 from deepshare.training.run.folder import RunFolder, run_folder
 from deepshare.training.shared_models import unshared
 from deepshare.zoo.names import build as build_network
@@ -50,13 +50,13 @@ def plain_network(recipe: Recipe, role: str, note: Callable[[str], None] | None 
     return model
 
 
-def build(wanted: Model) -> nn.Module:
-    """Build a network as a recipe describes it, with random weights."""
+def build(wanted: Model, reach: int = REACH) -> nn.Module:
+    """Build a network as a recipe describes it, with random weights; the reach is that of `rewritten`."""
     model = build_network(wanted.name, num_classes=wanted.num_classes, **wanted.arguments)
     model = relu6_to_relu(model) if wanted.relu6_to_relu else model
     keys = ("piecewise_to_relu", "smooth_to_relu", "maxpool")
     chosen = {key: value for key in keys if (value := getattr(wanted, key))}
-    return rewritten(model, **chosen) if chosen else model
+    return rewritten(model, **chosen, reach=reach) if chosen else model
 
 
 def output_shape(model: nn.Module, input_size: tuple[int, ...]) -> torch.Size:
@@ -272,7 +272,7 @@ def load(folder: str | Path, *, model: nn.Module | None = None, best: bool = Fal
             f"{run.path} was trained from a model of your own: give it in Python, deepshare.load(RUN, model=...)"
         )
     recipe = load_recipe(run.recipe)
-    base = _build(recipe, header.network) if model is None else unshared(model)
+    base = _build(recipe, header, made, path) if model is None else unshared(model)
     try:
         if header.network in ("shared", "gated"):
             network = make_method(recipe, base, header.input_size, plan=made).finished(base)
@@ -296,9 +296,35 @@ def convert(model: nn.Module, kind: Kind, input_size: Sequence[int]) -> nn.Modul
     return gelu_network(model, input_size) if kind == "gelu" else model
 
 
-def _build(recipe: Recipe, kind: Kind) -> nn.Module:
+def _build(recipe: Recipe, header: WeightsHeader, plan: Plan | None, path: Path) -> nn.Module:
     roles: dict[Kind, str] = {"gelu": "teacher", "plain": "plain"}
-    return build(recipe.model_of(roles.get(kind, "result")))
+    wanted = recipe.model_of(roles.get(header.network, "result"))
+    network = build(wanted)
+    if header.reach == REACH or not (wanted.piecewise_to_relu or wanted.smooth_to_relu or wanted.maxpool):
+        return network
+    early = build(wanted, header.reach)
+    computes_the_same = header.network == "plain" and not wanted.smooth_to_relu and wanted.maxpool != "avg"
+    if computes_the_same or _layers(early) == _layers(network):
+        return network
+    sites = {site.name for group in plan.groups for site in group.sites} if plan else set()
+    fitting = [made for made in (early, network) if plan and _sites(made, header.input_size) == sites]
+    if len(fitting) != 1:
+        raise CheckpointError(
+            f"{path} does not tell whether its activations or pools were replaced as now, or fewer as by early versions: "
+            "train again"
+        )
+    return fitting[0]
+
+
+def _layers(model: nn.Module) -> list[tuple[str, type[nn.Module]]]:
+    return [(name, type(module)) for name, module in model.named_modules()]
+
+
+def _sites(model: nn.Module, input_size: Sequence[int]) -> set[str] | None:
+    try:
+        return {site.name for site in find_sites(model, input_size)}
+    except UnsupportedModelError:  # something is left of what was to be rewritten
+        return None
 
 
 def check_finished(run: RunFolder) -> None:

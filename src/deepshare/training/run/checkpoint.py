@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from deepshare.errors import CheckpointError
 from deepshare.files import write_atomically
+from deepshare.sharing.piecewise import REACH
 from deepshare.sharing.plan import Plan
 
 Kind = Literal["plain", "gelu", "shared", "masked", "gated"]
@@ -38,12 +39,15 @@ class WeightsHeader:
         input_size: Size of one input without the batch.
         plan: Checksum of its plan; empty without one.
         own: The network is the user's own, and no recipe can rebuild it.
+        reach: Version of what --piecewise-to-relu, --smooth-to-relu and --maxpool reach; 1 in files that do not have it,
+            which may also be of 2.
     """
 
     network: Kind
     input_size: tuple[int, ...]
     plan: str = ""
     own: bool = False
+    reach: int = REACH
 
 
 def plan_checksum(plan: Plan | None) -> str:
@@ -95,7 +99,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], WeightsHeader]:
     header = json.loads(about["deepshare"])
     if header.pop("checksum", "") != _checksum(tensors):
         raise CheckpointError(f"{path} is damaged (its checksum is wrong): restore it or train again")
-    return tensors, WeightsHeader(**{**header, "input_size": tuple(header["input_size"])})
+    return tensors, WeightsHeader(**{"reach": 1, **header, "input_size": tuple(header["input_size"])})
 
 
 def fill(model: nn.Module, tensors: Tensors, source: Path) -> None:
