@@ -310,7 +310,7 @@ def _build(recipe: Recipe, header: WeightsHeader, plan: Plan | None, path: Path)
     fitting = [made for made in (early, network) if plan and _sites(made, header.input_size) == sites]
     if len(fitting) != 1:
         raise CheckpointError(
-            f"{path} does not tell whether its activations or pools were replaced as now, or fewer as by early versions: "
+            f"{path} does not tell whether its activations or pools were replaced as now, or by an early version: "
             "train again"
         )
     return fitting[0]

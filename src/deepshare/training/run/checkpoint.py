@@ -39,7 +39,7 @@ class WeightsHeader:
         input_size: Size of one input without the batch.
         plan: Checksum of its plan; empty without one.
         own: The network is the user's own, and no recipe can rebuild it.
-        reach: Version of what --piecewise-to-relu, --smooth-to-relu and --maxpool reach; 1 in files that do not have it,
+        reach: Version of what --piecewise-to-relu, --smooth-to-relu and --maxpool reach; 1 in files without it,
             which may also be of 2.
     """
 
