@@ -43,7 +43,7 @@ NEEDED = {
     "xor_settings.py": ["--out", "{folder}"],
 }
 # `--shell` of clients.py prints times of calls; fidelity.py has other figures with `--clear`.
-OTHER_FIGURES = {"ask", "fidelity-2pc", "fidelity-parties-gateshare-2pc"}
+OTHER_FIGURES = {"ask", "bits-1536-all", "fidelity-2pc", "fidelity-parties-gateshare-2pc"}
 # These start processes that import the script, or measure whole processes.
 PROCESSES = ("clients.py", "imagenet.py", "soak.py", "transport.py")
 
